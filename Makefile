@@ -1,0 +1,126 @@
+# One environment (.venv), one cargo target directory (./target), one entry for people and for CI.
+# Steps leave stamps in .venv/.stamps, so a warm run does nothing twice. Network steps are tried three times.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMPS := $(VENV)/.stamps
+RETRY := scripts/retry.sh
+NEED := scripts/need.sh
+PIP := $(RETRY) $(PY) -m pip install --quiet --disable-pip-version-check --no-input
+
+export CARGO_TARGET_DIR := $(CURDIR)/target
+export CARGO_NET_RETRY := 5
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+FUZZ_SECONDS ?= 60
+PYTEST_ARGS ?=
+
+RUST_FILES := $(shell find rust -type f \( -name '*.rs' -o -name Cargo.toml \) -not -path '*/target/*' 2>/dev/null)
+CORE_FILES := $(filter rust/core/% rust/python/%,$(RUST_FILES)) Cargo.toml $(wildcard Cargo.lock)
+PYTHON_FILES := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.md' -o -name '*.json' \) 2>/dev/null)
+
+# --- for people ------------------------------------------------------------------------------------
+
+.PHONY: help setup demo test check wheel peers docs bench-smoke clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+setup: $(STAMPS)/ext ## .venv with the pinned tools and the built extension
+	@echo "headrace: $(BIN)/headrace is ready"
+
+demo: need-build ## a million messages, a kill -9 in the middle, and what is left afterwards
+	@$(MAKE) -j2 setup $$($(NEED) --has-java && echo $(STAMPS)/spark || true)
+	@$(PY) scripts/demo.py
+
+test: need-all ## everything: checks, Rust tests, a minute of fuzzing, all Python tests
+	@$(MAKE) -j3 setup $(STAMPS)/spark peers
+	@$(MAKE) lint
+	@$(MAKE) test-rust fuzz-smoke
+	$(BIN)/pytest tests $(PYTEST_ARGS)
+
+check: need-build need-rust-tools setup lint ## linters, types; and as tests: import rules, stubs, sizes, documents
+	$(BIN)/pytest -q tests/tidy tests/docs
+
+wheel: dist/.stamp ## an abi3 wheel in dist/
+	@ls dist/*.whl
+
+peers: need-python need-go ## the real servers that tests compare with, pinned, cached outside the tree
+	@"$$($(NEED) --python)" scripts/peers.py
+
+docs: setup ## write the generated pages of docs/reference again
+	$(PY) scripts/reference.py
+
+bench-smoke: setup ## every benchmark once, small, to see that it still runs
+	$(PY) -m bench --smoke
+
+clean: ## remove .venv and everything built (the peers' cache stays)
+	rm -rf $(VENV) target dist build .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	find src -name '*.so' -delete
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- parts -----------------------------------------------------------------------------------------
+
+.PHONY: need-python need-build need-rust-tools need-go need-all lint test-rust fuzz-smoke
+
+need-python:
+	@$(NEED) python
+need-go:
+	@$(NEED) go
+need-build:
+	@$(NEED) python cargo
+need-rust-tools:
+	@$(NEED) rust-tools
+need-all:
+	@$(NEED) python cargo rust-tools go java
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	cargo fmt --all --check
+	@# Not --release: maturin sets other variables for PyO3, and each change between the two would compile it again.
+	PYO3_PYTHON=$(CURDIR)/$(PY) cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+test-rust:
+	cargo test --release --quiet -p headrace-core
+
+fuzz-smoke:
+	@if [ -f rust/fuzz/Cargo.toml ]; then \
+	    HEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --quiet -p headrace-fuzz; \
+	else echo "headrace: no fuzz crate in rust/fuzz"; fi
+
+# --- stamps ----------------------------------------------------------------------------------------
+
+$(STAMPS)/venv: | need-python
+	@[ -x $(PY) ] || "$$($(NEED) --python)" -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/dev: scripts/requirements/dev.txt $(STAMPS)/venv
+	@echo "headrace: installing the pinned tools into $(VENV)"
+	@$(PIP) -r $<
+	@touch $@
+
+$(STAMPS)/spark: scripts/requirements/spark.txt $(STAMPS)/dev
+	@echo "headrace: installing PySpark (half a gigabyte, some minutes the first time)"
+	@$(PIP) -r $<
+	@touch $@
+
+$(STAMPS)/ext: $(CORE_FILES) pyproject.toml $(STAMPS)/dev | need-build
+	@echo "headrace: building the core"
+	@$(RETRY) cargo fetch --quiet
+	@PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/maturin develop --release --quiet
+	@touch $@
+
+dist/.stamp: $(CORE_FILES) $(PYTHON_FILES) pyproject.toml README.md $(STAMPS)/dev | need-build
+	@echo "headrace: building the wheel"
+	@$(RETRY) cargo fetch --quiet
+	@rm -rf dist && $(BIN)/maturin build --release --quiet --out dist
+	@touch $@

@@ -1,0 +1,265 @@
+//! `Batch`, the currency of the waist: n messages over one shared buffer, immutable.
+//!
+//! ```text
+//!   buffer   | ... orders.new | hdr | {"id":1} ... orders.new | {"id":2} ... |
+//!   entries  [ position time subject key headers data flags ] x n     spans point into the buffer
+//! ```
+//! A slice shares both; a selection shares the buffer. A span may be null (key, headers, data): null
+//! is not empty. A record that was read from a block points straight into the block's bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::subjects::Filter;
+
+/// A piece of the batch's buffer, or null.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub offset: u32,
+    pub len: u32,
+}
+
+impl Span {
+    pub const NULL: Span = Span { offset: 0, len: u32::MAX };
+
+    pub fn is_null(self) -> bool {
+        self.len == u32::MAX
+    }
+
+    /// Bytes in the buffer; null counts nothing.
+    pub fn size(self) -> usize {
+        if self.is_null() { 0 } else { self.len as usize }
+    }
+}
+
+/// How the raw header bytes are to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeaderCodec {
+    None,
+    Nats,
+    Kafka,
+    Amqp,
+    RocketMq,
+}
+
+impl HeaderCodec {
+    pub fn name(self) -> &'static str {
+        match self {
+            HeaderCodec::None => "none",
+            HeaderCodec::Nats => "nats",
+            HeaderCodec::Kafka => "kafka",
+            HeaderCodec::Amqp => "amqp",
+            HeaderCodec::RocketMq => "rocketmq",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::None, Self::Nats, Self::Kafka, Self::Amqp, Self::RocketMq]
+            .into_iter()
+            .find(|codec| codec.name() == name)
+    }
+}
+
+pub mod flags {
+    pub const CONTROL: u8 = 1;
+    pub const PLACEHOLDER: u8 = 2;
+    pub const TRANSACTIONAL: u8 = 4;
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    pub position: u64,
+    /// Nanoseconds since 1970.
+    pub time: i64,
+    pub subject: Span,
+    pub key: Span,
+    pub headers: Span,
+    pub data: Span,
+    pub flags: u8,
+}
+
+#[derive(Clone)]
+pub struct Batch {
+    buffer: Arc<Vec<u8>>,
+    entries: Arc<Vec<Entry>>,
+    range: Range<usize>,
+    codec: HeaderCodec,
+}
+
+impl Batch {
+    pub fn new(buffer: Arc<Vec<u8>>, entries: Vec<Entry>, codec: HeaderCodec) -> Self {
+        let range = 0..entries.len();
+        Batch { buffer, entries: Arc::new(entries), range, codec }
+    }
+
+    pub fn empty(codec: HeaderCodec) -> Self {
+        Self::new(Arc::new(Vec::new()), Vec::new(), codec)
+    }
+
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    pub fn codec(&self) -> HeaderCodec {
+        self.codec
+    }
+
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries[self.range.clone()]
+    }
+
+    pub fn bytes(&self, span: Span) -> &[u8] {
+        if span.is_null() {
+            return &[];
+        }
+        let start = span.offset as usize;
+        &self.buffer[start..start + span.len as usize]
+    }
+
+    /// Subject, key, headers and data together: what a limit on bytes counts.
+    pub fn payload_bytes(&self) -> u64 {
+        let size = |e: &Entry| e.subject.size() + e.key.size() + e.headers.size() + e.data.size();
+        self.entries().iter().map(|e| size(e) as u64).sum()
+    }
+
+    pub fn slice(&self, range: Range<usize>) -> Batch {
+        let start = (self.range.start + range.start).min(self.range.end);
+        let end = (self.range.start + range.end).clamp(start, self.range.end);
+        Batch { range: start..end, ..self.clone() }
+    }
+
+    /// The messages whose mask byte is not zero. The mask has one byte per message.
+    pub fn select(&self, mask: &[u8]) -> Batch {
+        let kept = self.entries().iter().zip(mask).filter(|(_, keep)| **keep != 0);
+        Batch::new(self.buffer.clone(), kept.map(|(entry, _)| *entry).collect(), self.codec)
+    }
+
+    /// The messages inside all bounds (half-open) and on one of the subjects, if any are given.
+    pub fn filtered(
+        &self,
+        first: Option<u64>,
+        next: Option<u64>,
+        since: Option<i64>,
+        until: Option<i64>,
+        filters: &[Filter],
+    ) -> Batch {
+        let whole = |entry: &Entry| {
+            first.is_none_or(|first| entry.position >= first)
+                && next.is_none_or(|next| entry.position < next)
+                && since.is_none_or(|since| entry.time >= since)
+                && until.is_none_or(|until| entry.time < until)
+        };
+        let mut memo: (&[u8], bool) = (b"", false);
+        let mut on_subject = |entry: &Entry| {
+            let subject = self.bytes(entry.subject);
+            if subject != memo.0 || subject.is_empty() {
+                memo = (subject, filters.is_empty() || filters.iter().any(|filter| filter.matches(subject)));
+            }
+            memo.1
+        };
+        if self.entries().iter().all(|entry| whole(entry) && on_subject(entry)) {
+            return self.clone();
+        }
+        let kept = self.entries().iter().filter(|entry| whole(entry) && on_subject(entry));
+        Batch::new(self.buffer.clone(), kept.copied().collect(), self.codec)
+    }
+
+    /// One batch over one new buffer, with the messages of all, in order.
+    pub fn concat(batches: &[Batch]) -> Result<Batch, TooLarge> {
+        let codec = batches.first().map_or(HeaderCodec::None, |b| b.codec);
+        let count = batches.iter().map(Batch::len).sum();
+        let bytes = batches.iter().map(|b| b.payload_bytes() as usize).sum();
+        let mut builder = BatchBuilder::with_capacity(count, bytes, codec);
+        for batch in batches {
+            for entry in batch.entries() {
+                let optional = |span: Span| (!span.is_null()).then(|| batch.bytes(span));
+                builder.push(Message {
+                    position: entry.position,
+                    time: entry.time,
+                    subject: batch.bytes(entry.subject),
+                    key: optional(entry.key),
+                    headers: optional(entry.headers),
+                    data: optional(entry.data),
+                    flags: entry.flags,
+                })?;
+            }
+        }
+        Ok(builder.finish())
+    }
+}
+
+/// One message on its way into a batch.
+pub struct Message<'a> {
+    pub position: u64,
+    pub time: i64,
+    pub subject: &'a [u8],
+    pub key: Option<&'a [u8]>,
+    pub headers: Option<&'a [u8]>,
+    pub data: Option<&'a [u8]>,
+    pub flags: u8,
+}
+
+/// Spans are 32-bit: a batch's buffer ends at 4 GiB.
+#[derive(Debug, thiserror::Error)]
+#[error("a batch holds at most 4 GiB; split it into smaller ones")]
+pub struct TooLarge;
+
+pub struct BatchBuilder {
+    buffer: Vec<u8>,
+    entries: Vec<Entry>,
+    codec: HeaderCodec,
+    last_subject: Span,
+}
+
+impl BatchBuilder {
+    pub fn with_capacity(messages: usize, bytes: usize, codec: HeaderCodec) -> Self {
+        BatchBuilder {
+            buffer: Vec::with_capacity(bytes),
+            entries: Vec::with_capacity(messages),
+            codec,
+            last_subject: Span::NULL,
+        }
+    }
+
+    pub fn push(&mut self, message: Message<'_>) -> Result<(), TooLarge> {
+        // Runs on one subject are the normal case: store its text once.
+        let same = !self.last_subject.is_null() && self.bytes(self.last_subject) == message.subject;
+        let subject = if same { self.last_subject } else { self.put(message.subject)? };
+        self.last_subject = subject;
+        let entry = Entry {
+            position: message.position,
+            time: message.time,
+            subject,
+            key: self.put_optional(message.key)?,
+            headers: self.put_optional(message.headers)?,
+            data: self.put_optional(message.data)?,
+            flags: message.flags,
+        };
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    pub fn finish(self) -> Batch {
+        Batch::new(Arc::new(self.buffer), self.entries, self.codec)
+    }
+
+    fn bytes(&self, span: Span) -> &[u8] {
+        &self.buffer[span.offset as usize..span.offset as usize + span.len as usize]
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<Span, TooLarge> {
+        let offset = u32::try_from(self.buffer.len()).map_err(|_| TooLarge)?;
+        let len = u32::try_from(bytes.len()).ok().filter(|len| *len != u32::MAX).ok_or(TooLarge)?;
+        offset.checked_add(len).ok_or(TooLarge)?;
+        self.buffer.extend_from_slice(bytes);
+        Ok(Span { offset, len })
+    }
+
+    fn put_optional(&mut self, bytes: Option<&[u8]>) -> Result<Span, TooLarge> {
+        bytes.map_or(Ok(Span::NULL), |bytes| self.put(bytes))
+    }
+}

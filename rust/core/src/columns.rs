@@ -1,0 +1,171 @@
+//! A batch as Arrow buffers: offsets, bytes and validity, laid out as Arrow wants them, so that Python only
+//! wraps them. Strings must be UTF-8; what is not is replaced, never refused.
+//!
+//! ```text
+//! fixed      values (i64)
+//! bytes      validity (bits; empty = all valid) | offsets (i32, n+1) | bytes
+//! headers    map<string, list<string>>:
+//!            validity | map offsets | name offsets | name bytes | list offsets | value offsets | value bytes
+//! ```
+
+use crate::batch::{Batch, Entry, HeaderCodec, Span};
+
+#[derive(Debug, thiserror::Error)]
+#[error("the column {0} would hold more than 2 GiB; ask for fewer messages at once")]
+pub struct ColumnTooLarge(pub &'static str);
+
+type Buffers = Result<Vec<Vec<u8>>, ColumnTooLarge>;
+
+pub fn positions(batch: &Batch) -> Vec<u8> {
+    fixed(batch, |entry| entry.position as i64)
+}
+
+pub fn times_ns(batch: &Batch) -> Vec<u8> {
+    fixed(batch, |entry| entry.time)
+}
+
+/// Whole microseconds, rounded down: Spark's and Arrow's timestamp here.
+pub fn times_us(batch: &Batch) -> Vec<u8> {
+    fixed(batch, |entry| entry.time.div_euclid(1000))
+}
+
+fn fixed(batch: &Batch, value: impl Fn(&Entry) -> i64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(batch.len() * 8);
+    for entry in batch.entries() {
+        out.extend_from_slice(&value(entry).to_le_bytes());
+    }
+    out
+}
+
+pub fn subjects(batch: &Batch) -> Buffers {
+    let mut column = Strings::new("subject", batch.len());
+    // Runs on one subject: check it once.
+    let mut memo: (Span, bool) = (Span::NULL, false);
+    for entry in batch.entries() {
+        let bytes = batch.bytes(entry.subject);
+        if memo.0.is_null() || batch.bytes(memo.0) != bytes {
+            memo = (entry.subject, std::str::from_utf8(bytes).is_ok());
+        }
+        if memo.1 { column.push(bytes)? } else { column.push_text(bytes)? }
+    }
+    Ok(vec![Vec::new(), column.offsets, column.bytes])
+}
+
+pub fn keys(batch: &Batch) -> Buffers {
+    binary(batch, "key", |entry| entry.key)
+}
+
+pub fn data(batch: &Batch) -> Buffers {
+    binary(batch, "data", |entry| entry.data)
+}
+
+fn binary(batch: &Batch, name: &'static str, span: impl Fn(&Entry) -> Span) -> Buffers {
+    let mut column = Strings::new(name, batch.len());
+    let mut validity = Validity::default();
+    for entry in batch.entries() {
+        validity.push(!span(entry).is_null());
+        column.push(batch.bytes(span(entry)))?;
+    }
+    Ok(vec![validity.finish(), column.offsets, column.bytes])
+}
+
+/// Names in the order of their first appearance, each with all its values in order.
+pub fn headers(batch: &Batch) -> Buffers {
+    let mut validity = Validity::default();
+    let mut map_offsets = offsets_with_capacity(batch.len());
+    let mut names = Strings::new("headers", batch.len());
+    let mut list_offsets = offsets_with_capacity(batch.len());
+    let mut values = Strings::new("headers", batch.len());
+    let (mut name_count, mut value_count) = (0i32, 0i32);
+    let mut seen: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+    for entry in batch.entries() {
+        validity.push(!entry.headers.is_null());
+        seen.clear();
+        if batch.codec() == HeaderCodec::Nats {
+            nats_headers(batch.bytes(entry.headers), &mut seen);
+        }
+        for (name, list) in &seen {
+            names.push_text(name)?;
+            for value in list {
+                values.push_text(value)?;
+                value_count += 1;
+            }
+            name_count += 1;
+            list_offsets.extend_from_slice(&value_count.to_le_bytes());
+        }
+        map_offsets.extend_from_slice(&name_count.to_le_bytes());
+    }
+    Ok(vec![validity.finish(), map_offsets, names.offsets, names.bytes, list_offsets, values.offsets, values.bytes])
+}
+
+fn nats_headers<'a>(block: &'a [u8], seen: &mut Vec<(&'a [u8], Vec<&'a [u8]>)>) {
+    let mut rest = block;
+    let mut first = true;
+    while let Some(end) = memchr::memmem::find(rest, b"\r\n") {
+        let line = &rest[..end];
+        rest = &rest[end + 2..];
+        if std::mem::take(&mut first) {
+            continue;
+        }
+        let Some(colon) = memchr::memchr(b':', line) else { continue };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        match seen.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, list)) => list.push(value),
+            None => seen.push((name, vec![value])),
+        }
+    }
+}
+
+fn offsets_with_capacity(count: usize) -> Vec<u8> {
+    let mut offsets = Vec::with_capacity((count + 1) * 4);
+    offsets.extend_from_slice(&0i32.to_le_bytes());
+    offsets
+}
+
+struct Strings {
+    name: &'static str,
+    offsets: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Strings {
+    fn new(name: &'static str, count: usize) -> Strings {
+        Strings { name, offsets: offsets_with_capacity(count), bytes: Vec::new() }
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), ColumnTooLarge> {
+        self.bytes.extend_from_slice(bytes);
+        let end = i32::try_from(self.bytes.len()).map_err(|_| ColumnTooLarge(self.name))?;
+        self.offsets.extend_from_slice(&end.to_le_bytes());
+        Ok(())
+    }
+
+    fn push_text(&mut self, bytes: &[u8]) -> Result<(), ColumnTooLarge> {
+        self.push(String::from_utf8_lossy(bytes).as_bytes())
+    }
+}
+
+#[derive(Default)]
+struct Validity {
+    bits: Vec<u8>,
+    count: usize,
+    any_null: bool,
+}
+
+impl Validity {
+    fn push(&mut self, valid: bool) {
+        if self.count % 8 == 0 {
+            self.bits.push(0);
+        }
+        if valid {
+            self.bits[self.count / 8] |= 1 << (self.count % 8);
+        }
+        self.any_null |= !valid;
+        self.count += 1;
+    }
+
+    /// No buffer when nothing is null.
+    fn finish(self) -> Vec<u8> {
+        if self.any_null { self.bits } else { Vec::new() }
+    }
+}

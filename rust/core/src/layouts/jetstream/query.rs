@@ -1,0 +1,566 @@
+//! Reading: by sequence, by range and filter, by subject, by time; and the state.
+
+use std::sync::Arc;
+
+use super::block::{Block, TIME_UNKNOWN};
+use super::index_db::{BlockEntry, IndexDb, SubjectEntry};
+use super::log::{BlockLog, Inner, LogResult};
+use super::record::{SUBJECT, View};
+use super::subject_state::SubjectState;
+use crate::batch::{Batch, Entry, HeaderCodec, Span};
+use crate::hash::HashKey;
+use crate::subjects::Filter;
+
+/// One message, owned.
+pub struct Found {
+    pub sequence: u64,
+    pub time: i64,
+    pub subject: Vec<u8>,
+    pub headers: Option<Vec<u8>>,
+    pub data: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub msgs: u64,
+    pub first: u64,
+    pub last: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    pub msgs: u64,
+    pub bytes: u64,
+    pub first: u64,
+    pub first_time: Option<i64>,
+    pub last: u64,
+    pub last_time: i64,
+    pub subjects: u64,
+    pub deleted: u64,
+    pub file_bytes: u64,
+}
+
+/// What a reader may see of a range.
+pub struct ReadLimits<'a> {
+    pub msgs: usize,
+    pub bytes: usize,
+    pub filter: Option<&'a Filter>,
+    /// Nothing at or above this sequence.
+    pub below: u64,
+}
+
+impl BlockLog {
+    pub fn load(&self, sequence: u64) -> LogResult<Option<Found>> {
+        let mut inner = self.lock();
+        let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else {
+            return Ok(None);
+        };
+        inner.with_record(index, sequence, found)
+    }
+
+    /// Many at once, in the order asked; absent ones are left out.
+    pub fn load_many(&self, sequences: &[u64]) -> LogResult<Batch> {
+        let mut inner = self.lock();
+        let mut builder = crate::batch::BatchBuilder::with_capacity(sequences.len(), sequences.len() * 160, HeaderCodec::Nats);
+        let mut previous: Option<usize> = None;
+        for sequence in sequences {
+            let sequence = *sequence;
+            // Neighbours in the request mostly lie in one block.
+            let index = match previous.filter(|i| covers(&inner.blocks[*i], sequence)) {
+                Some(index) => index,
+                None => match inner.block_at(sequence) {
+                    Some(index) => index,
+                    None => continue,
+                },
+            };
+            previous = Some(index);
+            if !inner.blocks[index].is_live(sequence) {
+                continue;
+            }
+            let pushed = inner.with_record(index, sequence, |data, view| {
+                builder.push(crate::batch::Message {
+                    position: sequence,
+                    time: view.time,
+                    subject: view.subject(data),
+                    key: None,
+                    headers: view.headers(data),
+                    data: Some(view.data(data)),
+                    flags: 0,
+                })
+            })?;
+            if let Some(Err(_)) = pushed {
+                break;
+            }
+        }
+        Ok(builder.finish())
+    }
+
+    /// Live messages from `first` on, out of one block; empty only when there are none left below the bound.
+    pub fn read(&self, first: u64, limits: &ReadLimits<'_>) -> LogResult<Batch> {
+        let mut inner = self.lock();
+        let mut at = first;
+        while let Some(index) = inner.block_at(at) {
+            if inner.blocks[index].first >= limits.below && inner.blocks[index].msgs > 0 {
+                break;
+            }
+            let batch = inner.read_block(index, at, limits)?;
+            if !batch.is_empty() {
+                return Ok(batch);
+            }
+            at = inner.blocks[index].last + 1;
+            // Blocks that cover nothing share their neighbour's last sequence: step over them.
+            if inner.block_at(at).is_some_and(|next| next <= index) {
+                break;
+            }
+        }
+        Ok(Batch::empty(HeaderCodec::Nats))
+    }
+
+    pub fn next_match(&self, filter: &Filter, from: u64) -> LogResult<Option<Found>> {
+        let limits = ReadLimits { msgs: 1, bytes: usize::MAX, filter: Some(filter), below: u64::MAX };
+        let batch = self.read(from, &limits)?;
+        Ok(batch.entries().first().map(|entry| Found {
+            sequence: entry.position,
+            time: entry.time,
+            subject: batch.bytes(entry.subject).to_vec(),
+            headers: (!entry.headers.is_null()).then(|| batch.bytes(entry.headers).to_vec()),
+            data: batch.bytes(entry.data).to_vec(),
+        }))
+    }
+
+    pub fn last_match(&self, filter: &Filter) -> LogResult<Option<Found>> {
+        let mut inner = self.lock();
+        let Some(sequence) = inner.last_sequence_of(filter)? else { return Ok(None) };
+        let Some(index) = inner.block_at(sequence) else { return Ok(None) };
+        inner.with_record(index, sequence, found)
+    }
+
+    pub fn seq_from_time(&self, time: i64) -> LogResult<u64> {
+        let mut inner = self.lock();
+        let index = inner.blocks.partition_point(|b| b.msgs == 0 || b.last_time < time);
+        for index in index..inner.blocks.len() {
+            let mut at = inner.blocks[index].first;
+            while let Some(sequence) = inner.blocks[index].next_live(at) {
+                let seen = inner.with_record(index, sequence, |_, view| view.time)?;
+                if seen.is_some_and(|seen| seen >= time) {
+                    return Ok(sequence);
+                }
+                at = sequence + 1;
+            }
+        }
+        Ok(inner.last + 1)
+    }
+
+    pub fn filtered_state(&self, from: u64, filter: &Filter) -> LogResult<Counts> {
+        self.lock().filtered_state(from, filter)
+    }
+
+    pub fn subjects_state(&self, filter: &Filter) -> LogResult<Vec<(Vec<u8>, Counts)>> {
+        let mut inner = self.lock();
+        let mut matched: Vec<(Vec<u8>, SubjectState)> = Vec::new();
+        inner.subjects.for_each_match(filter, |subject, state| matched.push((subject.to_vec(), *state)));
+        let inexact = matched.iter().filter(|m| !(m.1.first_exact && m.1.last_exact)).count();
+        if inexact > 64 {
+            inner.make_all_exact()?;
+        }
+        let mut result = Vec::with_capacity(matched.len());
+        for (subject, _) in matched {
+            let first = inner.first_on_subject(&subject)?.unwrap_or(0);
+            let last = inner.last_on_subject(&subject)?.unwrap_or(0);
+            let msgs = inner.subjects.get(&subject).map_or(0, |s| s.msgs);
+            result.push((subject, Counts { msgs, first, last }));
+        }
+        Ok(result)
+    }
+
+    /// Totals per subject, which need no look into blocks.
+    pub fn subject_totals(&self, filter: &Filter) -> Vec<(Vec<u8>, u64)> {
+        let inner = self.lock();
+        let mut totals = Vec::new();
+        inner.subjects.for_each_match(filter, |subject, state| totals.push((subject.to_vec(), state.msgs)));
+        totals
+    }
+
+    pub fn state(&self) -> LogResult<State> {
+        let mut inner = self.lock();
+        let first = inner.first();
+        let first_time = match inner.blocks.iter().position(|b| b.msgs > 0) {
+            Some(index) => Some(inner.first_time_of(index)?),
+            None => None,
+        };
+        let deleted = if inner.msgs == 0 { 0 } else { inner.last + 1 - first - inner.msgs };
+        Ok(State {
+            msgs: inner.msgs,
+            bytes: inner.bytes,
+            first,
+            first_time,
+            last: inner.last,
+            last_time: inner.last_time,
+            subjects: inner.subjects.len() as u64,
+            deleted,
+            file_bytes: inner.blocks.iter().map(|b| b.file_len).sum(),
+        })
+    }
+
+    /// Every sequence between first and last without a message, up to `max` of them.
+    pub fn deleted(&self, max: usize) -> Vec<u64> {
+        let inner = self.lock();
+        let mut found = Vec::new();
+        let mut at = inner.first();
+        for block in inner.blocks.iter().filter(|b| b.msgs > 0) {
+            found.extend((at..block.first).take(max.saturating_sub(found.len())));
+            found.extend(block.deleted.iter().take(max.saturating_sub(found.len())));
+            at = block.last + 1;
+        }
+        if inner.msgs > 0 {
+            found.extend((at..=inner.last).take(max.saturating_sub(found.len())));
+        }
+        found
+    }
+
+    pub fn blocks(&self) -> Vec<Block> {
+        self.lock().blocks.clone()
+    }
+
+    pub fn record_bytes_of(&self, sequence: u64) -> LogResult<Option<usize>> {
+        let mut inner = self.lock();
+        let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else {
+            return Ok(None);
+        };
+        inner.with_record(index, sequence, |_, view| view.len)
+    }
+
+    /// Whether a block's file holds its records as they are.
+    pub fn is_plain(&self, number: u64) -> LogResult<bool> {
+        let mut inner = self.lock();
+        let index = inner.index_of(number)?;
+        let len = inner.loaded(index)?.data.len() as u64;
+        Ok(inner.blocks[index].cipher.is_none() && len == inner.blocks[index].file_len)
+    }
+
+    /// The plain bytes of a block, as they are in memory.
+    pub fn plain_bytes(&self, number: u64) -> LogResult<Vec<u8>> {
+        let mut inner = self.lock();
+        if let Some(writer) = inner.writer.as_ref().filter(|w| w.number == number) {
+            return Ok(writer.data.clone());
+        }
+        let index = inner.index_of(number)?;
+        Ok(inner.loaded(index)?.data.to_vec())
+    }
+
+    /// The guard of a block: the boundaries of all its records, up to the first that cannot be parsed.
+    pub fn guard_of(&self, number: u64) -> LogResult<Vec<u8>> {
+        let data = self.plain_bytes(number)?;
+        let mut guard = super::guard::Guard::default();
+        let mut at = 0;
+        while let Ok(view) = View::parse(&data, at) {
+            guard.push(&view);
+            at = view.end();
+        }
+        let hash_at = guard.covered.saturating_sub(super::record::HASH_SIZE);
+        Ok(guard.encode(&data[hash_at..guard.covered]))
+    }
+
+    /// The checkpoint: `index.db` version 4 of what is in memory.
+    pub fn encode_index(&self) -> LogResult<Vec<u8>> {
+        let mut inner = self.lock();
+        for index in 0..inner.blocks.len() {
+            if inner.blocks[index].msgs > 0 {
+                inner.first_time_of(index)?;
+            }
+        }
+        let first_live = inner.blocks.iter().find(|b| b.msgs > 0);
+        let (first, first_time) = first_live.map_or((inner.last + 1, 0), |b| (b.first, b.first_time));
+        let mut subjects = Vec::with_capacity(inner.subjects.len());
+        let mut names: Vec<(Vec<u8>, SubjectState)> = Vec::with_capacity(inner.subjects.len());
+        inner.subjects.for_each_match(&Filter::all(), |subject, state| names.push((subject.to_vec(), *state)));
+        let number_at = |sequence: u64| inner.block_at(sequence).map_or(0, |i| inner.blocks[i].number);
+        for (subject, state) in &names {
+            let (first_block, last_block) = (number_at(state.first), number_at(state.last));
+            subjects.push(SubjectEntry { subject, total: state.msgs, first_block, last_block });
+        }
+        let blocks = inner.blocks.iter().map(|b| BlockEntry {
+            number: b.number,
+            bytes: b.bytes,
+            first: b.first,
+            first_time: if b.msgs > 0 { b.first_time } else { first_time },
+            last: b.last,
+            last_time: b.last_time,
+            deleted: b.deleted.clone(),
+            ttls: b.ttls,
+            schedules: b.schedules,
+        });
+        let newest = inner.blocks.last();
+        let index = IndexDb {
+            version: super::index_db::VERSION,
+            msgs: inner.msgs,
+            bytes: inner.bytes,
+            first,
+            first_time,
+            last: inner.last,
+            last_time: inner.last_time,
+            subjects,
+            blocks: blocks.collect(),
+            newest: newest.map_or(0, |b| b.number),
+            last_hash: newest.map_or([0; 8], |b| b.last_hash),
+        };
+        Ok(index.encode(&HashKey::from_text(&inner.stream)))
+    }
+}
+
+fn covers(block: &Block, sequence: u64) -> bool {
+    sequence >= block.first && sequence <= block.last
+}
+
+fn found(data: &[u8], view: &View) -> Found {
+    Found {
+        sequence: view.sequence(),
+        time: view.time,
+        subject: view.subject(data).to_vec(),
+        headers: view.headers(data).map(<[u8]>::to_vec),
+        data: view.data(data).to_vec(),
+    }
+}
+
+/// A batch entry over the block's own bytes.
+pub fn entry_of(view: &View, base: usize) -> Entry {
+    let span = |start: usize, len: usize| Span { offset: (start - base) as u32, len: len as u32 };
+    let subject = view.offset + SUBJECT;
+    let headers = match view.header_len {
+        Some(len) => span(subject + view.subject_len + super::record::HEADER_LENGTH_SIZE, len),
+        None => Span::NULL,
+    };
+    let data = view.data_start();
+    Entry {
+        position: view.sequence(),
+        time: view.time,
+        subject: span(subject, view.subject_len),
+        key: Span::NULL,
+        headers,
+        data: span(data, view.end() - super::record::HASH_SIZE - data),
+        flags: 0,
+    }
+}
+
+impl Inner {
+    fn read_block(&mut self, index: usize, from: u64, limits: &ReadLimits<'_>) -> LogResult<Batch> {
+        let writing = self.writer.as_ref().is_some_and(|w| w.number == self.blocks[index].number);
+        if writing {
+            let (block, writer) = (&self.blocks[index], self.writer.as_ref().expect("checked"));
+            let views = pick(block, &writer.data, |s| writer.lookup.get(s), from, limits);
+            let (Some(first), Some(last)) = (views.first(), views.last()) else {
+                return Ok(Batch::empty(HeaderCodec::Nats));
+            };
+            // The newest block's buffer grows: readers get a copy of their part.
+            let (base, end) = (first.offset, last.end());
+            let entries = views.iter().map(|view| entry_of(view, base)).collect();
+            return Ok(Batch::new(Arc::new(writer.data[base..end].to_vec()), entries, HeaderCodec::Nats));
+        }
+        let loaded = self.loaded(index)?;
+        let views = pick(&self.blocks[index], &loaded.data, |s| loaded.lookup.get(s), from, limits);
+        let entries = views.iter().map(|view| entry_of(view, 0)).collect();
+        Ok(Batch::new(loaded.data.clone(), entries, HeaderCodec::Nats))
+    }
+
+    pub fn first_time_of(&mut self, index: usize) -> LogResult<i64> {
+        if self.blocks[index].first_time == TIME_UNKNOWN {
+            let first = self.blocks[index].first;
+            let time = self.with_record(index, first, |_, view| view.time)?;
+            self.blocks[index].first_time = time.unwrap_or(self.blocks[index].last_time);
+        }
+        Ok(self.blocks[index].first_time)
+    }
+
+    /// The first live message on a literal subject; makes the subject's state exact.
+    pub fn first_on_subject(&mut self, subject: &[u8]) -> LogResult<Option<u64>> {
+        let Some(state) = self.subjects.get(subject).copied() else { return Ok(None) };
+        if state.first_exact {
+            return Ok(Some(state.first));
+        }
+        let mut start = state.first;
+        while let Some(index) = self.block_at(start) {
+            let block = self.blocks[index].clone();
+            let mut at = start;
+            while let Some(sequence) = block.next_live(at) {
+                let size = self.with_record(index, sequence, |data, view| {
+                    (view.subject(data) == subject).then_some(view.len as u32)
+                })?;
+                if let Some(Some(size)) = size {
+                    if let Some(state) = self.subjects.get_mut(subject) {
+                        (state.first, state.first_bytes, state.first_exact) = (sequence, size, true);
+                    }
+                    return Ok(Some(sequence));
+                }
+                at = sequence + 1;
+            }
+            start = block.last + 1;
+            if self.block_at(start).is_some_and(|next| next <= index) {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    pub fn last_on_subject(&mut self, subject: &[u8]) -> LogResult<Option<u64>> {
+        let Some(state) = self.subjects.get(subject).copied() else { return Ok(None) };
+        if state.last_exact {
+            return Ok(Some(state.last));
+        }
+        let found = self.walk_back(state.last, |seen| seen == subject)?;
+        if let (Some((sequence, size)), Some(state)) = (found, self.subjects.get_mut(subject)) {
+            (state.last, state.last_bytes, state.last_exact) = (sequence, size, true);
+        }
+        Ok(found.map(|f| f.0))
+    }
+
+    /// The highest live sequence at or below `from` whose subject is wanted.
+    fn walk_back(&mut self, from: u64, wanted: impl Fn(&[u8]) -> bool) -> LogResult<Option<(u64, u32)>> {
+        let Some(mut index) = self.block_at(from).or(self.blocks.len().checked_sub(1)) else { return Ok(None) };
+        let mut upper = from;
+        loop {
+            let block = self.blocks[index].clone();
+            let mut sequence = upper.min(block.last);
+            while block.msgs > 0 && sequence >= block.first {
+                if !block.deleted.contains(sequence) {
+                    let hit = self.with_record(index, sequence, |data, view| {
+                        wanted(view.subject(data)).then_some(view.len as u32)
+                    })?;
+                    if let Some(Some(size)) = hit {
+                        return Ok(Some((sequence, size)));
+                    }
+                }
+                sequence -= 1;
+            }
+            if index == 0 {
+                return Ok(None);
+            }
+            index -= 1;
+            upper = u64::MAX;
+        }
+    }
+
+    pub fn last_sequence_of(&mut self, filter: &Filter) -> LogResult<Option<u64>> {
+        if filter.is_literal() {
+            return self.last_on_subject(filter.text());
+        }
+        let mut bound = None;
+        self.subjects.for_each_match(filter, |_, state| bound = bound.max(Some(state.last)));
+        let Some(bound) = bound else { return Ok(None) };
+        Ok(self.walk_back(bound, |subject| filter.matches(subject))?.map(|f| f.0))
+    }
+
+    fn filtered_state(&mut self, from: u64, filter: &Filter) -> LogResult<Counts> {
+        let first = self.first();
+        let from = from.max(first);
+        if self.msgs == 0 || from > self.last {
+            return Ok(Counts::default());
+        }
+        let (mut msgs, mut lowest, mut matched) = (0, u64::MAX, 0usize);
+        self.subjects.for_each_match(filter, |_, state| {
+            (msgs, lowest, matched) = (msgs + state.msgs, lowest.min(state.first), matched + 1);
+        });
+        if matched == 0 {
+            return Ok(Counts::default());
+        }
+        let everything = matched == self.subjects.len();
+        if from > first && !everything {
+            return self.count_matches(from.max(lowest), filter);
+        }
+        let Some(last) = self.last_sequence_of(filter)? else { return Ok(Counts::default()) };
+        if last < from {
+            return Ok(Counts::default());
+        }
+        let start = if everything { from } else { lowest.max(from) };
+        let limits = ReadLimits { msgs: 1, bytes: usize::MAX, filter: Some(filter), below: u64::MAX };
+        let first_match = self.first_read(start, &limits)?.unwrap_or(0);
+        if everything {
+            msgs = self.blocks.iter().map(|b| b.live_from(from)).sum();
+        }
+        Ok(Counts { msgs, first: first_match, last })
+    }
+
+    fn first_read(&mut self, from: u64, limits: &ReadLimits<'_>) -> LogResult<Option<u64>> {
+        let Some(start) = self.block_at(from) else { return Ok(None) };
+        for index in start..self.blocks.len() {
+            let batch = self.read_block(index, from, limits)?;
+            if let Some(entry) = batch.entries().first() {
+                return Ok(Some(entry.position));
+            }
+        }
+        Ok(None)
+    }
+
+    fn count_matches(&mut self, from: u64, filter: &Filter) -> LogResult<Counts> {
+        let limits = ReadLimits { msgs: usize::MAX, bytes: usize::MAX, filter: Some(filter), below: u64::MAX };
+        let mut counts = Counts::default();
+        let Some(start) = self.block_at(from) else { return Ok(counts) };
+        for index in start..self.blocks.len() {
+            let batch = self.read_block(index, from, &limits)?;
+            if let (Some(first), Some(last)) = (batch.entries().first(), batch.entries().last()) {
+                counts.msgs += batch.len() as u64;
+                counts.first = if counts.first == 0 { first.position } else { counts.first };
+                counts.last = last.position;
+            }
+        }
+        Ok(counts)
+    }
+
+    /// One pass over all blocks makes every subject's ends exact.
+    fn make_all_exact(&mut self) -> LogResult<()> {
+        let limits = ReadLimits { msgs: usize::MAX, bytes: usize::MAX, filter: None, below: u64::MAX };
+        for index in 0..self.blocks.len() {
+            let batch = self.read_block(index, 0, &limits)?;
+            for entry in batch.entries() {
+                if let Some(state) = self.subjects.get_mut(batch.bytes(entry.subject)) {
+                    if !state.first_exact {
+                        (state.first, state.first_exact) = (entry.position, true);
+                    }
+                    if !state.last_exact || state.last < entry.position {
+                        (state.last, state.last_bytes) = (entry.position, 0);
+                    }
+                }
+            }
+        }
+        self.subjects.for_each_match_mut(&Filter::all(), |_, state| state.last_exact = true);
+        Ok(())
+    }
+}
+
+/// The live, matching records of a block from a sequence on, within the limits (at least one if any).
+fn pick(
+    block: &Block,
+    data: &[u8],
+    place: impl Fn(u64) -> Option<usize>,
+    from: u64,
+    limits: &ReadLimits<'_>,
+) -> Vec<View> {
+    let mut views = Vec::new();
+    let mut bytes = 0usize;
+    let mut memo: (&[u8], bool) = (b"", false);
+    let end = block.last.min(limits.below.saturating_sub(1));
+    let whole = block.deleted.is_empty();
+    let mut sequence = from.max(block.first);
+    while block.msgs > 0 && sequence <= end && views.len() < limits.msgs {
+        let here = sequence;
+        sequence += 1;
+        if !whole && block.deleted.contains(here) {
+            continue;
+        }
+        let Some(view) = place(here).and_then(|offset| View::parse(data, offset).ok()) else { continue };
+        if let Some(filter) = limits.filter {
+            let subject = view.subject(data);
+            if subject != memo.0 || memo.0.is_empty() {
+                memo = (subject, filter.matches(subject));
+            }
+            if !memo.1 {
+                continue;
+            }
+        }
+        bytes += view.len;
+        if bytes > limits.bytes && !views.is_empty() {
+            break;
+        }
+        views.push(view);
+    }
+    views
+}

@@ -1,0 +1,510 @@
+//! Taking messages out: one by one (with tombstones), from the front (limits; without), behind a sequence
+//! (truncate), and rewriting blocks without what is gone or lost.
+
+use super::block::Loaded;
+use super::log::{BlockLog, Inner, LogError, LogResult, Writer};
+use super::record::{
+    self, Fields, HASH_SIZE, RECORD_BYTES_MIN, SEQUENCE_MASK, TOMBSTONE_BIT, View, encode_erased, encode_placeholder,
+    encode_tombstone,
+};
+use crate::batch::{Batch, Entry};
+use crate::subjects::Filter;
+
+pub struct Removed {
+    pub sequence: u64,
+    pub time: i64,
+    pub bytes: u64,
+}
+
+/// Everything below these bounds goes; `None` = no bound.
+#[derive(Default)]
+pub struct FrontLimits {
+    pub max_msgs: Option<u64>,
+    pub max_bytes: Option<u64>,
+    pub before_time: Option<i64>,
+    pub below: Option<u64>,
+}
+
+pub struct Truncation {
+    pub removed: u64,
+    /// The block that is cut, and what is to be its content; `None` when nothing of it changes.
+    pub cut: Option<(u64, Vec<u8>)>,
+    /// Tombstones of the part that goes, for messages that stay removed.
+    pub tombstones: Vec<(u64, i64)>,
+}
+
+impl BlockLog {
+    /// Removes live messages, tombstones first: nothing changes in memory unless they were written.
+    pub fn remove(&self, sequences: &[u64]) -> LogResult<(Vec<Removed>, u64)> {
+        self.check_sound()?;
+        let mut inner = self.lock();
+        let mut found = Vec::with_capacity(sequences.len());
+        let mut wanted: Vec<u64> = sequences.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        for sequence in wanted {
+            let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else { continue };
+            let seen = inner.with_record(index, sequence, |_, view| (view.time, view.len as u64))?;
+            let (time, bytes) = seen.unwrap_or((0, 0));
+            found.push(Removed { sequence, time, bytes });
+        }
+        let tombstones: Vec<(u64, i64)> = found.iter().map(|r| (r.sequence, r.time)).collect();
+        let mark = inner.write_tombstones(&tombstones)?;
+        for removed in &found {
+            inner.remove_live(removed.sequence)?;
+        }
+        Ok((found, mark))
+    }
+
+    /// Removes from the front, without tombstones: limits are applied again at every start.
+    pub fn evict_front(&self, limits: &FrontLimits) -> LogResult<(u64, u64)> {
+        self.lock().evict_front(limits)
+    }
+
+    /// Applies a per-subject limit to every subject (at start).
+    pub fn trim_all_subjects(&self, max: u64) -> LogResult<(u64, u64)> {
+        let mut inner = self.lock();
+        let (msgs, bytes) = (inner.msgs, inner.bytes);
+        let mut over = Vec::new();
+        inner.subjects.for_each_match(&Filter::all(), |subject, state| {
+            if state.msgs > max {
+                over.push(subject.to_vec());
+            }
+        });
+        for subject in over {
+            inner.trim_subject(&subject, max)?;
+        }
+        Ok((msgs - inner.msgs, bytes - inner.bytes))
+    }
+
+    /// The bytes that overwrite a message in place: (block, offset in file, bytes). `None` if the block is
+    /// packed (its file holds no plain record) or the message is gone.
+    pub fn erasure(&self, sequence: u64, random: &[u8]) -> LogResult<Option<(u64, u64, Vec<u8>)>> {
+        let mut inner = self.lock();
+        let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else {
+            return Ok(None);
+        };
+        let (number, key) = (inner.blocks[index].number, inner.blocks[index].key);
+        if inner.blocks[index].cipher.is_some() {
+            return Ok(None);
+        }
+        let erased = inner.with_record(index, sequence, |_, view| (view.offset, encode_erased(&key, view, random)))?;
+        Ok(erased.map(|(offset, bytes)| (number, offset as u64, bytes)))
+    }
+
+    /// The file was changed under the cache: the newest block's copy is patched, others are read again.
+    pub fn patched(&self, number: u64, offset: u64, bytes: &[u8]) {
+        let mut inner = self.lock();
+        inner.cache.forget(number);
+        let hash: Option<[u8; HASH_SIZE]> = bytes[bytes.len() - HASH_SIZE..].try_into().ok();
+        let mut end_len = 0;
+        if let Some(writer) = inner.writer.as_mut().filter(|w| w.number == number) {
+            let start = offset as usize;
+            writer.data[start..start + bytes.len()].copy_from_slice(bytes);
+            end_len = writer.data.len();
+        }
+        let file_len = inner.blocks.iter().find(|b| b.number == number).map_or(0, |b| b.file_len);
+        let at_end = offset as usize + bytes.len() == end_len.max(file_len as usize);
+        if let (true, Some(hash), Some(block)) = (at_end, hash, inner.blocks.iter_mut().find(|b| b.number == number)) {
+            block.last_hash = hash;
+        }
+    }
+
+    /// Removes everything above `sequence` in memory and says what the files must become.
+    pub fn truncate_after(&self, sequence: u64) -> LogResult<Truncation> {
+        self.lock().truncate_after(sequence)
+    }
+
+    /// A sealed block without its dead records: holes stay holes, tombstones stay while they refer to blocks
+    /// that are there.
+    pub fn compacted(&self, number: u64) -> LogResult<Vec<u8>> {
+        let mut inner = self.lock();
+        let index = inner.index_of(number)?;
+        let loaded = inner.loaded(index)?;
+        let oldest = inner.blocks.first().map_or(0, |b| b.first);
+        let mut out = Vec::new();
+        for view in views(&loaded) {
+            let block = &inner.blocks[index];
+            let keep = match (view.is_tombstone(), view.is_message()) {
+                (true, _) => view.sequence() >= oldest && view.sequence() < block.first,
+                (_, true) => block.is_live(view.sequence()),
+                _ => false,
+            };
+            if keep {
+                out.extend_from_slice(&loaded.data[view.offset..view.end()]);
+            }
+        }
+        Ok(out)
+    }
+
+    /// A block with its sound records, and a placeholder for every sequence that was lost between them.
+    pub fn sound_copy(&self, number: u64) -> LogResult<Vec<u8>> {
+        let mut inner = self.lock();
+        let index = inner.index_of(number)?;
+        let lost: Vec<(u64, u64)> = inner
+            .findings
+            .iter()
+            .filter(|(n, f)| *n == number && f.kind == super::scan::FindingKind::BadRecord)
+            .filter_map(|(_, f)| f.sequences)
+            .collect();
+        let loaded = inner.loaded(index)?;
+        let key = inner.blocks[index].key;
+        let mut out = Vec::with_capacity(loaded.data.len());
+        let mut last = 0;
+        for view in views(&loaded) {
+            if !view.is_tombstone() {
+                for sequence in lost.iter().map(|l| l.0).filter(|s| *s > last && *s < view.sequence()) {
+                    encode_placeholder(&mut out, &key, sequence, view.time);
+                }
+                last = view.sequence();
+            }
+            out.extend_from_slice(&loaded.data[view.offset..view.end()]);
+        }
+        for sequence in lost.iter().map(|l| l.0).filter(|s| *s > last) {
+            encode_placeholder(&mut out, &key, sequence, 0);
+        }
+        Ok(out)
+    }
+
+    /// A block's file was replaced: take its new size, read its bytes again when needed.
+    pub fn replaced(&self, number: u64, file_len: u64) -> LogResult<()> {
+        let mut inner = self.lock();
+        inner.cache.forget(number);
+        inner.findings.retain(|(n, _)| *n != number);
+        let index = inner.index_of(number)?;
+        inner.blocks[index].file_len = file_len;
+        let loaded = inner.loaded(index)?;
+        if loaded.data.len() >= HASH_SIZE {
+            let end = loaded.data.len();
+            inner.blocks[index].last_hash = loaded.data[end - HASH_SIZE..].try_into().expect("eight bytes");
+        }
+        Ok(())
+    }
+
+    /// Tombstones of a block that still matter: for messages in blocks that stay.
+    pub fn tombstones_of(&self, number: u64) -> LogResult<Vec<(u64, i64)>> {
+        let inner = self.lock();
+        let (data, _, _) = super::block::read_plain(inner.disk.as_ref(), &inner.block_path(number), None)?;
+        let mut found = Vec::new();
+        let mut at = 0;
+        while let Ok(view) = View::parse(&data, at) {
+            if view.is_tombstone() {
+                let target = inner.block_at(view.sequence()).map(|i| &inner.blocks[i]);
+                if target.is_some_and(|b| b.number < number && b.first <= view.sequence()) {
+                    found.push((view.sequence(), view.time));
+                }
+            }
+            at = view.end();
+        }
+        Ok(found)
+    }
+
+    /// Blocks that are out of the list and wait to be unlinked.
+    pub fn take_dead(&self) -> Vec<u64> {
+        std::mem::take(&mut self.lock().dead)
+    }
+
+    /// Forgets everything but the last sequence and its time (purge).
+    pub fn clear(&self) -> (u64, u64) {
+        let mut inner = self.lock();
+        let gone = (inner.msgs, inner.bytes);
+        inner.blocks.clear();
+        inner.subjects.clear();
+        inner.cache.blocks.clear();
+        inner.writer = None;
+        inner.unsynced.clear();
+        inner.findings.clear();
+        (inner.msgs, inner.bytes) = (0, 0);
+        inner.dead.clear();
+        gone
+    }
+}
+
+/// The sound records of a loaded block in file order. The lookup knows only messages, so this walks the
+/// bytes and passes over what does not parse or was found bad.
+fn views(loaded: &Loaded) -> Vec<View> {
+    let data = &loaded.data;
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < data.len() {
+        match View::parse(data, at) {
+            Ok(view) if !view.is_message() || loaded.lookup.get(view.sequence()) == Some(at) => {
+                found.push(view);
+                at = view.end();
+            }
+            Ok(view) if loaded.lookup.get(view.sequence()).is_none() && View::parse(data, view.end()).is_ok() => {
+                at = view.end();
+            }
+            _ => match next_known(loaded, at) {
+                Some(to) => at = to,
+                None => break,
+            },
+        }
+    }
+    found
+}
+
+fn next_known(loaded: &Loaded, from: usize) -> Option<usize> {
+    match &loaded.lookup {
+        super::block::Lookup::Slots { offsets, .. } => {
+            offsets.iter().map(|o| *o as usize).filter(|o| *o > from && *o < loaded.data.len()).min()
+        }
+        super::block::Lookup::Sorted(entries) => {
+            entries.iter().map(|e| e.1 as usize).filter(|o| *o > from).min()
+        }
+    }
+}
+
+impl Inner {
+    pub fn index_of(&self, number: u64) -> LogResult<usize> {
+        self.blocks.iter().position(|b| b.number == number).ok_or(LogError::NoBlock(number))
+    }
+
+    /// Takes one live message out of all counts. Its record stays where it is.
+    pub fn remove_live(&mut self, sequence: u64) -> LogResult<Option<u64>> {
+        let Some(index) = self.block_at(sequence).filter(|i| self.blocks[*i].is_live(sequence)) else {
+            return Ok(None);
+        };
+        let seen = self.with_record(index, sequence, |data, view| (view.subject(data).to_vec(), view.len as u64))?;
+        let bytes = seen.as_ref().map_or(0, |s| s.1);
+        if let Some((subject, _)) = &seen {
+            self.remove_from_subject(subject, sequence);
+        }
+        self.take_out(index, sequence, bytes);
+        Ok(Some(bytes))
+    }
+
+    fn remove_from_subject(&mut self, subject: &[u8], sequence: u64) {
+        if let Some(state) = self.subjects.get_mut(subject)
+            && !state.removed(sequence)
+        {
+            self.subjects.remove(subject);
+        }
+    }
+
+    fn take_out(&mut self, index: usize, sequence: u64, bytes: u64) {
+        self.blocks[index].removed(sequence, bytes);
+        self.msgs -= 1;
+        self.bytes -= bytes.min(self.bytes);
+        self.drop_if_dead(index);
+    }
+
+    /// A second copy of a message that is live in a later block: only the counts go back.
+    pub fn remove_copy(&mut self, index: usize, sequence: u64) -> LogResult<()> {
+        let seen = self.with_record(index, sequence, |data, view| (view.subject(data).to_vec(), view.len as u64))?;
+        let Some((subject, bytes)) = seen else { return Ok(()) };
+        if let Some(state) = self.subjects.get_mut(&subject) {
+            state.msgs -= 1;
+        }
+        self.blocks[index].removed(sequence, bytes);
+        self.msgs -= 1;
+        self.bytes -= bytes;
+        Ok(())
+    }
+
+    /// A sealed block without live messages leaves the list; its file goes when the caller says so.
+    fn drop_if_dead(&mut self, index: usize) {
+        let number = self.blocks[index].number;
+        let writing = self.writer.as_ref().is_some_and(|w| w.number == number);
+        if self.writer.is_some() && !writing && self.blocks[index].msgs == 0 {
+            self.blocks.remove(index);
+            self.cache.forget(number);
+            self.dead.push(number);
+        }
+    }
+
+    /// Blocks that were found without live messages when the log was opened.
+    pub fn drop_dead_blocks(&mut self) {
+        for index in (0..self.blocks.len()).rev() {
+            self.drop_if_dead(index);
+        }
+    }
+
+    fn evict_front(&mut self, limits: &FrontLimits) -> LogResult<(u64, u64)> {
+        let (msgs, bytes) = (self.msgs, self.bytes);
+        while self.msgs > 0 {
+            let index = self.blocks.iter().position(|b| b.msgs > 0).expect("messages lie in blocks");
+            let over = limits.max_msgs.is_some_and(|max| self.msgs > max)
+                || limits.max_bytes.is_some_and(|max| self.bytes > max)
+                || limits.below.is_some_and(|below| self.blocks[index].first < below);
+            let old = match limits.before_time {
+                Some(before) if !over => self.first_time_of(index)? < before,
+                _ => false,
+            };
+            if !over && !old {
+                break;
+            }
+            if !self.evict_block(index, limits)? {
+                let first = self.blocks[index].first;
+                self.remove_live(first)?;
+            }
+        }
+        Ok((msgs - self.msgs, bytes - self.bytes))
+    }
+
+    /// With one subject a whole block can go by its summary, without being read.
+    fn evict_block(&mut self, index: usize, limits: &FrontLimits) -> LogResult<bool> {
+        let block = &self.blocks[index];
+        let newest = self.writer.as_ref().is_some_and(|w| w.number == block.number);
+        let whole = limits.max_msgs.is_some_and(|max| self.msgs - block.msgs >= max)
+            || limits.max_bytes.is_some_and(|max| self.bytes - block.bytes >= max)
+            || limits.below.is_some_and(|below| block.last < below);
+        if newest || !whole || self.subjects.len() != 1 {
+            return Ok(false);
+        }
+        let (msgs, bytes, last, number) = (block.msgs, block.bytes, block.last, block.number);
+        let mut emptied = None;
+        self.subjects.for_each_match_mut(&Filter::all(), |subject, state| {
+            state.msgs -= msgs;
+            (state.first, state.first_bytes, state.first_exact) = (last + 1, 0, false);
+            if state.msgs == 0 {
+                emptied = Some(subject.to_vec());
+            }
+        });
+        if let Some(subject) = emptied {
+            self.subjects.remove(&subject);
+        }
+        self.msgs -= msgs;
+        self.bytes -= bytes;
+        self.blocks.remove(index);
+        self.cache.forget(number);
+        self.dead.push(number);
+        Ok(true)
+    }
+
+    /// Enforces a per-subject limit on the subjects of a batch that was just stored.
+    pub fn trim_subjects(&mut self, batch: &Batch, entries: &[Entry], max: u64) -> LogResult<(u64, u64)> {
+        if max == 0 {
+            return Ok((0, 0));
+        }
+        let (msgs, bytes) = (self.msgs, self.bytes);
+        for entry in entries.iter().filter(|e| e.flags & crate::batch::flags::PLACEHOLDER == 0) {
+            self.trim_subject(batch.bytes(entry.subject), max)?;
+        }
+        Ok((msgs - self.msgs, bytes - self.bytes))
+    }
+
+    pub fn trim_subject(&mut self, subject: &[u8], max: u64) -> LogResult<()> {
+        while let Some(state) = self.subjects.get_mut(subject).map(|s| *s).filter(|s| s.msgs > max) {
+            let exact = state.first_exact && state.first_bytes > 0;
+            if exact && let Some(index) = self.block_at(state.first).filter(|i| self.blocks[*i].is_live(state.first)) {
+                self.remove_from_subject(subject, state.first);
+                self.take_out(index, state.first, u64::from(state.first_bytes));
+                continue;
+            }
+            let Some(sequence) = self.first_on_subject(subject)? else { return Ok(()) };
+            self.remove_live(sequence)?;
+        }
+        Ok(())
+    }
+
+    fn truncate_after(&mut self, sequence: u64) -> LogResult<Truncation> {
+        let before = self.msgs;
+        let mut tombstones = Vec::new();
+        let mut cut = None;
+        // Every block stays in the list until all its messages were taken out of the counts.
+        let writer = self.writer.take();
+        if let Some(writer) = writer {
+            let loaded = Loaded { data: std::sync::Arc::new(writer.data), lookup: writer.lookup };
+            self.cache.put(writer.number, std::sync::Arc::new(loaded));
+        }
+        for index in (0..self.blocks.len()).rev() {
+            let number = self.blocks[index].number;
+            let loaded = self.loaded(index)?;
+            let all = views(&loaded);
+            let end = all.iter().find(|v| !v.is_tombstone() && v.sequence() > sequence).map(|v| v.offset);
+            let from = end.unwrap_or(loaded.data.len());
+            let behind = |view: &&View| view.offset >= from && view.is_tombstone() && view.sequence() <= sequence;
+            tombstones.extend(all.iter().filter(behind).map(|v| (v.sequence(), v.time)));
+            let gone: Vec<u64> = (sequence + 1..=self.blocks[index].last).filter(|s| self.blocks[index].is_live(*s)).collect();
+            for one in gone.into_iter().rev() {
+                self.remove_live(one)?;
+            }
+            if self.blocks[index].last <= sequence && end.is_none() {
+                break;
+            }
+            if from == 0 {
+                self.blocks.remove(index);
+                self.cache.forget(number);
+                self.dead.push(number);
+                continue;
+            }
+            let block = &mut self.blocks[index];
+            block.last = sequence.min(block.last);
+            block.first = block.first.min(block.last + 1);
+            let kept = block.deleted.iter().filter(|s| *s <= sequence).collect();
+            block.deleted = kept;
+            cut = Some((number, loaded.data[..from].to_vec()));
+            self.cache.forget(number);
+            break;
+        }
+        self.last = sequence;
+        self.last_time = match self.blocks.iter().position(|b| b.is_live(sequence)) {
+            Some(index) => self.with_record(index, sequence, |_, view| view.time)?.unwrap_or(0),
+            None => self.blocks.last().map_or(0, |b| b.last_time),
+        };
+        Ok(Truncation { removed: before - self.msgs, cut, tombstones })
+    }
+
+    /// Writes the records behind the old block's durable part again, into the block that was just started.
+    pub fn move_tail(&mut self, old: &Writer) -> LogResult<()> {
+        let (old_index, key) = (self.blocks.len() - 2, self.blocks[self.blocks.len() - 1].key);
+        let mut out = Vec::new();
+        let mut moved: Vec<(View, u32, bool)> = Vec::new();
+        let mut at = old.durable_len;
+        while let Ok(view) = View::parse(&old.data, at) {
+            let live = view.is_message() && self.blocks[old_index].is_live(view.sequence());
+            moved.push((view, out.len() as u32, live));
+            let fields = Fields {
+                raw_sequence: view.raw_sequence,
+                time: view.time,
+                subject: view.subject(&old.data),
+                headers: view.headers(&old.data),
+                data: view.data(&old.data),
+            };
+            record::encode(&mut out, &key, &fields);
+            at = view.end();
+        }
+        if out.is_empty() {
+            // A block must not be empty: pin the last sequence.
+            encode_tombstone(&mut out, &key, self.last, self.last_time);
+        }
+        self.write(&out)?;
+        let cut = moved.iter().filter(|m| !m.0.is_tombstone()).map(|m| m.0.sequence()).min();
+        let Some(cut) = cut else { return Ok(()) };
+        let new = self.blocks.len() - 1;
+        (self.blocks[new].first, self.blocks[new].last) = (cut, cut - 1);
+        for (view, offset, live) in moved.iter().filter(|m| !m.0.is_tombstone()) {
+            let (sequence, bytes) = (view.raw_sequence & SEQUENCE_MASK, view.len as u64);
+            if *live {
+                self.blocks[old_index].removed(sequence, bytes);
+                self.blocks[new].stored(sequence, view.time, bytes);
+            } else {
+                self.blocks[new].skipped(sequence);
+            }
+            if view.is_message()
+                && let Some(writer) = self.writer.as_mut()
+            {
+                writer.lookup.push(sequence, *offset);
+            }
+        }
+        let block = &mut self.blocks[old_index];
+        block.last = cut - 1;
+        block.first = block.first.min(cut);
+        block.deleted = block.deleted.iter().filter(|s| *s < cut).collect();
+        block.file_len = old.durable_len as u64;
+        if old.durable_len >= HASH_SIZE {
+            let end = old.durable_len;
+            block.last_hash = old.data[end - HASH_SIZE..end].try_into().expect("eight bytes");
+        }
+        Ok(())
+    }
+}
+
+/// One tombstone as a whole block: what a purge leaves.
+pub fn tombstone_block(stream: &[u8], number: u64, sequence: u64, time: i64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(RECORD_BYTES_MIN);
+    encode_tombstone(&mut out, &super::block::block_key(stream, number), sequence, time);
+    debug_assert!(record::u64_at(&out, record::SEQUENCE) & TOMBSTONE_BIT != 0);
+    out
+}

@@ -1,0 +1,3 @@
+//! One codec per layout: tolerant scan, encode, index lookup.
+
+pub mod jetstream;

@@ -1,0 +1,231 @@
+//! Single files of the JetStream layout, and the hash and compression they use, as functions.
+
+use headrace_core::batch::{self as core, Entry, HeaderCodec};
+use headrace_core::compress;
+use headrace_core::hash::HashKey;
+use headrace_core::layouts::jetstream::block::{self, Block, compress_block};
+use headrace_core::layouts::jetstream::idx::Idx;
+use headrace_core::layouts::jetstream::index_db::IndexDb;
+use headrace_core::layouts::jetstream::record::{self, View};
+use headrace_core::layouts::jetstream::seqset::SeqSet;
+use headrace_core::layouts::jetstream::varint::DecodeError;
+use headrace_core::layouts::jetstream::{query, remove};
+use headrace_core::subjects;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use std::sync::Arc;
+
+use crate::batch::Batch;
+use crate::block_log::{CipherTuple, cipher_key};
+use crate::disk::Disk;
+use crate::errors::{bad_input, damaged, disk_error};
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<BlockScan>()?;
+    for function in [
+        wrap_pyfunction!(highway_hash, module)?,
+        wrap_pyfunction!(s2_compress, module)?,
+        wrap_pyfunction!(s2_decompress, module)?,
+        wrap_pyfunction!(js_compress_block, module)?,
+        wrap_pyfunction!(js_tombstone_block, module)?,
+        wrap_pyfunction!(js_encode_records, module)?,
+        wrap_pyfunction!(js_decode_idx, module)?,
+        wrap_pyfunction!(js_encode_idx, module)?,
+        wrap_pyfunction!(js_decode_index, module)?,
+        wrap_pyfunction!(js_scan_block, module)?,
+        wrap_pyfunction!(subject_matches, module)?,
+        wrap_pyfunction!(subject_valid, module)?,
+        wrap_pyfunction!(subject_filter_valid, module)?,
+    ] {
+        module.add_function(function)?;
+    }
+    Ok(())
+}
+
+fn decode_error(file: &str, error: DecodeError) -> PyErr {
+    damaged("Damaged", file, error.offset as u64, &error.problem, "a whole index file", "it is not used; the blocks are scanned instead")
+}
+
+#[pyfunction]
+fn highway_hash<'py>(py: Python<'py>, key: &[u8], data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let key: [u8; 32] = key.try_into().map_err(|_| bad_input(format!("a hash key has 32 bytes, not {}", key.len())))?;
+    Ok(PyBytes::new(py, &HashKey::new(&key).hash(data).to_le_bytes()))
+}
+
+#[pyfunction]
+fn s2_compress<'py>(py: Python<'py>, data: &[u8]) -> Bound<'py, PyBytes> {
+    let packed = py.detach(|| compress::s2_compress_stream(data));
+    PyBytes::new(py, &packed)
+}
+
+#[pyfunction]
+fn s2_decompress<'py>(py: Python<'py>, data: &[u8], max_output: usize) -> PyResult<Bound<'py, PyBytes>> {
+    let plain = py.detach(|| compress::s2_decompress_stream(data, max_output)).map_err(|error| {
+        damaged("Damaged", "S2 stream", 0, &error.to_string(), "a sound S2 stream", "get the bytes again from where they came")
+    })?;
+    Ok(PyBytes::new(py, &plain))
+}
+
+#[pyfunction]
+fn js_compress_block<'py>(py: Python<'py>, plain: &[u8]) -> Bound<'py, PyBytes> {
+    let packed = py.detach(|| compress_block(plain));
+    PyBytes::new(py, &packed)
+}
+
+#[pyfunction]
+fn js_tombstone_block<'py>(py: Python<'py>, stream: &str, number: u64, sequence: u64, time_ns: i64) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, &remove::tombstone_block(stream.as_bytes(), number, sequence, time_ns))
+}
+
+/// The records of a batch for a block of that number; entries flagged as placeholders become such.
+#[pyfunction]
+fn js_encode_records<'py>(py: Python<'py>, stream: &str, number: u64, batch: &Batch) -> PyResult<Bound<'py, PyBytes>> {
+    let key = block::block_key(stream.as_bytes(), number);
+    let bytes = py.detach(|| record::encode_batch(&key, &batch.0)).map_err(|error| bad_input(error.to_string()))?;
+    Ok(PyBytes::new(py, &bytes))
+}
+
+type IdxTuple = (u64, u64, u64, i64, u64, i64, Vec<u64>, bool);
+
+/// (msgs, bytes, first, first time, last, last time, deleted, belongs to the block's bytes)
+#[pyfunction]
+fn js_decode_idx(file: &str, data: &[u8], block_tail: &[u8]) -> PyResult<IdxTuple> {
+    let idx = Idx::decode(data).map_err(|error| decode_error(file, error))?;
+    let fits = idx.fits(block_tail);
+    Ok((idx.msgs, idx.bytes, idx.first, idx.first_time, idx.last, idx.last_time, idx.deleted.iter().collect(), fits))
+}
+
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // the fields of the file, in order
+fn js_encode_idx<'py>(
+    py: Python<'py>,
+    msgs: u64,
+    bytes: u64,
+    first: u64,
+    first_time: i64,
+    last: u64,
+    last_time: i64,
+    deleted: Vec<u64>,
+    last_hash: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let last_hash = last_hash.try_into().map_err(|_| bad_input("a record hash has 8 bytes"))?;
+    let deleted: SeqSet = deleted.into_iter().collect();
+    let idx = Idx { msgs, bytes, first, first_time, last, last_time, last_hash, deleted };
+    Ok(PyBytes::new(py, &idx.encode()))
+}
+
+#[pyfunction]
+fn js_decode_index<'py>(py: Python<'py>, file: &str, data: &[u8], stream: &str) -> PyResult<Bound<'py, PyDict>> {
+    let index = IndexDb::decode(data, &HashKey::from_text(stream.as_bytes())).map_err(|error| decode_error(file, error))?;
+    let result = PyDict::new(py);
+    result.set_item("version", index.version)?;
+    result.set_item("msgs", index.msgs)?;
+    result.set_item("bytes", index.bytes)?;
+    result.set_item("first", index.first)?;
+    result.set_item("first_time", index.first_time)?;
+    result.set_item("last", index.last)?;
+    result.set_item("last_time", index.last_time)?;
+    result.set_item("subjects", index.subjects.len())?;
+    result.set_item("newest", index.newest)?;
+    result.set_item("last_hash", PyBytes::new(py, &index.last_hash))?;
+    result.set_item("adds_up", index.adds_up())?;
+    let blocks = PyList::empty(py);
+    for b in &index.blocks {
+        let deleted: Vec<u64> = b.deleted.iter().collect();
+        blocks.append((b.number, b.bytes, b.first, b.first_time, b.last, b.last_time, deleted))?;
+    }
+    result.set_item("blocks", blocks)?;
+    Ok(result)
+}
+
+/// One block file, scanned: its sound messages and what is not sound.
+#[pyclass(frozen, module = "headrace._core")]
+struct BlockScan {
+    batch: core::Batch,
+    #[pyo3(get)]
+    tombstones: Vec<(u64, i64)>,
+    #[pyo3(get)]
+    placeholders: Vec<u64>,
+    #[pyo3(get)]
+    findings: Vec<(&'static str, u64, u64, Option<u64>, Option<u64>, String)>,
+    #[pyo3(get)]
+    file_bytes: u64,
+    #[pyo3(get)]
+    plain_bytes: usize,
+    #[pyo3(get)]
+    highest_plausible: u64,
+    last_hash: Vec<u8>,
+}
+
+#[pymethods]
+impl BlockScan {
+    #[getter]
+    fn batch(&self) -> Batch {
+        Batch(self.batch.clone())
+    }
+
+    #[getter]
+    fn last_hash<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.last_hash)
+    }
+}
+
+#[pyfunction]
+#[pyo3(signature = (disk, path, stream, number, guard=None, cipher=None))]
+fn js_scan_block(
+    py: Python<'_>,
+    disk: &Disk,
+    path: &str,
+    stream: &str,
+    number: u64,
+    guard: Option<&[u8]>,
+    cipher: Option<CipherTuple>,
+) -> PyResult<BlockScan> {
+    let cipher = cipher.map(cipher_key).transpose()?;
+    let disk = disk.inner();
+    py.detach(|| {
+        let block = Block::new(number, stream.as_bytes(), cipher);
+        let (data, file_bytes, scan) = block::load(disk.as_ref(), path, &block, guard)?;
+        let mut entries: Vec<Entry> = Vec::with_capacity(scan.records.len());
+        let (mut tombstones, mut placeholders) = (Vec::new(), Vec::new());
+        for found in &scan.records {
+            let Ok(view) = View::parse(&data, found.offset as usize) else { continue };
+            match (view.is_tombstone(), view.is_message()) {
+                (true, _) => tombstones.push((view.sequence(), view.time)),
+                (_, true) => entries.push(query::entry_of(&view, 0)),
+                _ => placeholders.push(view.sequence()),
+            }
+        }
+        let findings = scan.findings.iter().map(|f| {
+            let (first, next) = f.sequences.map_or((None, None), |(first, next)| (Some(first), Some(next)));
+            (f.kind.name(), f.offset, f.len, first, next, f.detail.clone())
+        });
+        let tail = scan.sound_end.saturating_sub(record::HASH_SIZE)..scan.sound_end;
+        Ok(BlockScan {
+            findings: findings.collect(),
+            tombstones,
+            placeholders,
+            file_bytes,
+            plain_bytes: data.len(),
+            highest_plausible: scan.highest_plausible,
+            last_hash: data[tail].to_vec(),
+            batch: core::Batch::new(Arc::new(data), entries, HeaderCodec::Nats),
+        })
+    })
+    .map_err(disk_error)
+}
+
+#[pyfunction]
+fn subject_matches(filter: &str, subject: &str) -> bool {
+    subjects::matches(filter.as_bytes(), subject.as_bytes())
+}
+
+#[pyfunction]
+fn subject_valid(subject: &str) -> bool {
+    subjects::valid_literal(subject.as_bytes())
+}
+
+#[pyfunction]
+fn subject_filter_valid(filter: &str) -> bool {
+    subjects::valid_filter(filter.as_bytes())
+}

@@ -1,0 +1,22 @@
+//! `headrace._core`: the Rust core as Python sees it. Conversions and error mapping, no logic.
+
+use pyo3::prelude::*;
+
+mod archive;
+mod batch;
+mod block_log;
+mod crypt;
+mod disk;
+mod errors;
+mod formats;
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    archive::register(module)?;
+    batch::register(module)?;
+    block_log::register(module)?;
+    crypt::register(module)?;
+    disk::register(module)?;
+    formats::register(module)
+}

@@ -1,0 +1,79 @@
+"""Batches as Arrow: the columns every layout has, made by the core, wrapped here without a copy.
+
+    seq bigint · time timestamp[us, UTC] · time_ns bigint · log string · subject string · key binary ·
+    headers map<string, list<string>> · data binary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from headrace._core import Batch, Buffer
+from headrace.errors import BadInput
+
+_HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
+_FIELDS: dict[str, pa.DataType] = {
+    "seq": pa.int64(),
+    "time": pa.timestamp("us", tz="UTC"),
+    "time_ns": pa.int64(),
+    "log": pa.string(),
+    "subject": pa.string(),
+    "key": pa.binary(),
+    "headers": _HEADERS,
+    "data": pa.binary(),
+}
+COLUMNS = tuple(_FIELDS)
+
+
+def schema(columns: Sequence[str] | None = None) -> pa.Schema:
+    """The schema of the asked columns, in the asked order (default: all)."""
+    return pa.schema([pa.field(name, _type(name)) for name in columns or COLUMNS])
+
+
+def to_record_batch(batch: Batch, log: str, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+    """The asked columns of a batch; the others are not even decoded."""
+    wanted = list(columns or COLUMNS)
+    made = batch.arrow_columns([name for name in wanted if name != "log"])
+    arrays = [_log(log, len(batch)) if name == "log" else _array(name, len(batch), made[name]) for name in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(wanted))
+
+
+def _type(name: str) -> pa.DataType:
+    if name not in _FIELDS:
+        raise BadInput(f"no column {name!r}; there are: {', '.join(COLUMNS)}")
+    return _FIELDS[name]
+
+
+def _log(log: str, count: int) -> pa.Array:
+    text = log.encode()
+    offsets = pa.py_buffer(memoryview(bytearray(b"".join(
+        (index * len(text)).to_bytes(4, "little") for index in range(count + 1)
+    ))))
+    return pa.Array.from_buffers(pa.string(), count, [None, offsets, pa.py_buffer(text * count)])
+
+
+def _buffer(buffer: Buffer) -> pa.Buffer | None:
+    return pa.py_buffer(buffer) if len(buffer) else None
+
+
+def _data(buffer: Buffer) -> pa.Buffer:
+    return pa.py_buffer(buffer)
+
+
+def _array(name: str, count: int, parts: tuple[Buffer, ...]) -> pa.Array:
+    kind = _FIELDS[name]
+    if len(parts) == 1:
+        return pa.Array.from_buffers(kind, count, [None, _data(parts[0])])
+    if name != "headers":
+        return pa.Array.from_buffers(kind, count, [_buffer(parts[0]), _data(parts[1]), _data(parts[2])])
+    validity, map_offsets, name_offsets, names, list_offsets, value_offsets, values = parts
+    name_count, value_count = len(name_offsets) // 4 - 1, len(value_offsets) // 4 - 1
+    keys = pa.Array.from_buffers(pa.string(), name_count, [None, _data(name_offsets), _data(names)])
+    texts = pa.Array.from_buffers(pa.string(), value_count, [None, _data(value_offsets), _data(values)])
+    lists = pa.Array.from_buffers(
+        pa.list_(pa.string()), name_count, [None, _data(list_offsets)], children=[texts]
+    )
+    entries = pa.StructArray.from_arrays([keys, lists], fields=[_HEADERS.key_field, _HEADERS.item_field])
+    return pa.Array.from_buffers(_HEADERS, count, [_buffer(validity), _data(map_offsets)], children=[entries])

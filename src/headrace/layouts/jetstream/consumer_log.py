@@ -1,0 +1,157 @@
+"""What the consumers of one stream write into their journal.
+
+    kind 1 delivered   name | uvarint consumer seq | uvarint stream seq | uvarint count | varint time ns
+    kind 2 acked       name | uvarint consumer seq | uvarint stream seq
+    kind 3 state       name | uvarint x 4: delivered, floor (consumer, stream each)
+                            | uvarint p, p x (uvarint seq, uvarint consumer seq, varint time ns)
+                            | uvarint r, r x (uvarint seq, uvarint redeliveries)
+    kind 4 created     name             what an earlier consumer of that name wrote is void
+    name = uvarint length | UTF-8
+
+Times keep their nanoseconds here; the checkpoint in o.dat has whole seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from headrace.errors import BadInput, Damaged, MessageNotFound
+from headrace.layouts.base import ConsumerState, Pending, SequencePair
+from headrace.layouts.jetstream.consumer_moves import (
+    Rules,
+    apply_acks,
+    apply_delivered,
+    replace_state,
+)
+from headrace.layouts.jetstream.varint import (
+    Overlong,
+    Truncated,
+    get_uvarint,
+    get_varint,
+    put_uvarint,
+    put_varint,
+)
+
+
+class Kind(IntEnum):
+    DELIVERED = 1
+    ACKED = 2
+    STATE = 3
+    CREATED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One decoded record. `numbers` are the fields behind the name, for kinds 1 and 2."""
+
+    kind: Kind
+    name: str
+    numbers: tuple[int, ...] = ()
+    state: ConsumerState | None = None
+
+    @property
+    def stream_seq(self) -> int:
+        """The highest stream sequence that this record proves to have existed."""
+        if self.state is not None:
+            return self.state.delivered.stream
+        return self.numbers[1] if self.numbers else 0
+
+    def replay(self, state: ConsumerState, rules: Rules) -> None:
+        """Apply to a state as it was done before; what is refused now was old news then."""
+        try:
+            if self.kind is Kind.DELIVERED:
+                apply_delivered(state, rules, *self.numbers)
+            elif self.kind is Kind.ACKED:
+                apply_acks(state, rules, *self.numbers)
+            else:
+                replace_state(state, self.state or ConsumerState())
+        except (BadInput, MessageNotFound):
+            pass
+
+
+def delivered_payload(name: str, consumer_seq: int, stream_seq: int, count: int, time_ns: int) -> bytes:
+    out = _named(name)
+    for value in (consumer_seq, stream_seq, count):
+        put_uvarint(out, value)
+    put_varint(out, time_ns)
+    return bytes(out)
+
+
+def acked_payload(name: str, consumer_seq: int, stream_seq: int) -> bytes:
+    out = _named(name)
+    put_uvarint(out, consumer_seq)
+    put_uvarint(out, stream_seq)
+    return bytes(out)
+
+
+def created_payload(name: str) -> bytes:
+    return bytes(_named(name))
+
+
+def state_payload(name: str, state: ConsumerState) -> bytes:
+    out = _named(name)
+    for pair in (state.delivered, state.ack_floor):
+        put_uvarint(out, pair.consumer)
+        put_uvarint(out, pair.stream)
+    put_uvarint(out, len(state.pending))
+    for seq, entry in state.pending.items():
+        put_uvarint(out, seq)
+        put_uvarint(out, entry.sequence)
+        put_varint(out, entry.time_ns)
+    put_uvarint(out, len(state.redelivered))
+    for seq, count in state.redelivered.items():
+        put_uvarint(out, seq)
+        put_uvarint(out, count)
+    return bytes(out)
+
+
+def decode_change(kind: int, payload: bytes, file: str) -> Change:
+    """A record of the journal. Damaged if it is none of ours (its CRC was sound: another version)."""
+    try:
+        return _decode_change(Kind(kind), payload)
+    except (Truncated, Overlong, ValueError) as error:
+        remedy = "the record was skipped; was it written by another version?"
+        raise Damaged(file, 0, f"kind {kind}, {payload[:16].hex()}", "a consumer record", remedy) from error
+
+
+def _decode_change(kind: Kind, payload: bytes) -> Change:
+    size, offset = get_uvarint(payload, 0)
+    name, offset = payload[offset : offset + size].decode(), offset + size
+    if kind is Kind.CREATED:
+        return Change(kind, name)
+    if kind is Kind.STATE:
+        return Change(kind, name, state=_decode_state(payload, offset))
+    numbers: list[int] = []
+    for _ in range(3 if kind is Kind.DELIVERED else 2):
+        value, offset = get_uvarint(payload, offset)
+        numbers.append(value)
+    if kind is Kind.DELIVERED:
+        numbers.append(get_varint(payload, offset)[0])
+    return Change(kind, name, tuple(numbers))
+
+
+def _decode_state(payload: bytes, offset: int) -> ConsumerState:
+    values: list[int] = []
+    for _ in range(4):
+        value, offset = get_uvarint(payload, offset)
+        values.append(value)
+    state = ConsumerState(SequencePair(*values[:2]), SequencePair(*values[2:]))
+    count, offset = get_uvarint(payload, offset)
+    for _ in range(count):
+        seq, offset = get_uvarint(payload, offset)
+        own, offset = get_uvarint(payload, offset)
+        time_ns, offset = get_varint(payload, offset)
+        state.pending[seq] = Pending(own, time_ns)
+    count, offset = get_uvarint(payload, offset)
+    for _ in range(count):
+        seq, offset = get_uvarint(payload, offset)
+        state.redelivered[seq], offset = get_uvarint(payload, offset)
+    return state
+
+
+def _named(name: str) -> bytearray:
+    out, text = bytearray(), name.encode()
+    put_uvarint(out, len(text))
+    out += text
+    return out

@@ -1,0 +1,195 @@
+"""From a stream's directory to everything a store needs, for reading or for writing.
+
+For writing, beyond what `recovery` does: metadata completed, consumers folded in, damaged blocks replaced by
+sound ones (the originals kept in headrace/damaged/), removals that only an old index knows written as
+tombstones, limits applied, and a block open that ends in a sound record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import Damaged, ReadOnly, UnknownFormat
+from headrace.layouts.base import Damage
+from headrace.layouts.jetstream import recovery
+from headrace.layouts.jetstream._kernels import BlockLog, Disk
+from headrace.layouts.jetstream.config import StreamConfig, block_size
+from headrace.layouts.jetstream.config_json import decode_stream_meta
+from headrace.layouts.jetstream.consumers import Consumers
+from headrace.layouts.jetstream.meta import finish_meta, read_meta
+from headrace.layouts.jetstream.paths import DAMAGED, INDEX, MSGS, block_numbers, files_with, make_dirs
+from headrace.layouts.jetstream.sealed import StoreKey, is_sealed
+from headrace.layouts.jetstream.sidecar import Sidecar
+
+CACHE_BYTES = 24 << 20
+
+
+@dataclass
+class OpenedStream:
+    """A stream ready for use."""
+
+    config: StreamConfig
+    created_ns: int
+    log: BlockLog
+    consumers: Consumers
+    msgs_dir: str
+    clean: bool
+    damage: list[Damage]
+    era: str
+
+
+def read_config(disk: Disk, stream_dir: str, secret: StoreKey | None) -> tuple[StreamConfig, int, list[Damage]]:
+    """The stream's configuration, checked against its sum."""
+    name = stream_dir.rsplit("/", 1)[-1]
+    meta = read_meta(disk, stream_dir, name, secret)
+    if not meta.ok:
+        problem = meta.problem
+        detail = problem.detail if problem else "unreadable"
+        raise Damaged(
+            f"{stream_dir}/meta.inf",
+            0,
+            detail,
+            "metadata whose hash is in meta.sum",
+            "the messages are still there: `headrace salvage` copies them without it",
+        )
+    config, created_ns = decode_stream_meta(meta.data, f"{stream_dir}/meta.inf")
+    if config.name != name:
+        raise UnknownFormat(
+            f"{stream_dir}/meta.inf", 0, f"stream {config.name!r}", f"{name!r}", "a stream's directory has its name"
+        )
+    return config, created_ns, [meta.problem] if meta.problem else []
+
+
+def open_for_reading(
+    disk: Disk, stream_dir: str, secret: StoreKey | None = None, cache_bytes: int = CACHE_BYTES
+) -> OpenedStream:
+    """Nothing on disk changes."""
+    config, created_ns, damage = read_config(disk, stream_dir, secret)
+    consumers = Consumers(disk, stream_dir, config.name, writable=False, secret=secret)
+    found = recovery.recover(
+        disk,
+        stream_dir,
+        config.name,
+        cache_bytes=cache_bytes,
+        secret=secret,
+        consumer_seq=0,
+    )
+    damage += found.damage
+    return OpenedStream(
+        config, created_ns, found.log, consumers, found.msgs_dir, found.clean, damage, found.era
+    )
+
+
+def open_for_writing(
+    disk: Disk, stream_dir: str, cache_bytes: int = CACHE_BYTES, block_bytes: int | None = None
+) -> OpenedStream:
+    """The caller holds the volume's lock."""
+    name = stream_dir.rsplit("/", 1)[-1]
+    if is_sealed(disk, stream_dir):
+        raise ReadOnly(f"{stream_dir} is encrypted: encrypted stores are read, not written")
+    finish_meta(disk, stream_dir, name)
+    config, created_ns, damage = read_config(disk, stream_dir, None)
+    recovery.finish_purge(disk, stream_dir)
+    make_dirs(disk, f"{stream_dir}/{MSGS}")
+    sidecar = Sidecar(disk, stream_dir)
+    sidecar.prepare()
+    consumers = Consumers(disk, stream_dir, name)
+    found = recovery.recover(
+        disk,
+        stream_dir,
+        name,
+        cache_bytes=cache_bytes,
+        consumer_seq=consumers.max_stream_seq(),
+        read_only=False,
+    )
+    sidecar.remove_stamp()
+    damage += found.damage
+    damage += _note_findings(found)
+    if not found.clean:
+        _sync_blocks(disk, found.msgs_dir)
+    _replace_damaged(disk, sidecar, found)
+    _start_writing(disk, found, config, block_bytes)
+    _retire_old_indexes(disk, found)
+    return OpenedStream(
+        config, created_ns, found.log, consumers, found.msgs_dir, found.clean, damage, found.era
+    )
+
+
+def _note_findings(found: recovery.Recovered) -> list[Damage]:
+    """Findings are kept here because the blocks that hold them are about to be replaced."""
+    return [
+        Damage(f"{found.msgs_dir}/{number}.blk", offset, length, kind, detail, first, following)
+        for number, kind, offset, length, first, following, detail in found.log.findings()
+    ]
+
+
+def _sync_blocks(disk: Disk, msgs_dir: str) -> None:
+    """After a kill, what is in the page cache is not yet on disk; nothing is shown that can still vanish."""
+    for number in block_numbers(disk, msgs_dir):
+        disk.open(f"{msgs_dir}/{number}.blk", "write").sync_data()
+    disk.sync_dir(msgs_dir)
+
+
+def _replace_damaged(disk: Disk, sidecar: Sidecar, found: recovery.Recovered) -> None:
+    """A server that opens the directory next would cut a block at its first bad record: give it sound ones."""
+    log = found.log
+    bad = {number for number, kind, *_ in log.findings() if kind in ("bad-record", "repaired", "forged-inside")}
+    if not bad:
+        return
+    make_dirs(disk, f"{sidecar.path.rsplit('/', 1)[0]}/{DAMAGED}")
+    _remove_index(disk, found.msgs_dir)
+    for number in sorted(bad):
+        path = f"{found.msgs_dir}/{number}.blk"
+        data = log.sound_copy(number)
+        _keep_original(disk, path, f"{sidecar.path}/damaged/{number}.blk")
+        sidecar.remove_guard(number)
+        disk.replace_file(path, data)
+        log.replaced(number, len(data))
+
+
+def _keep_original(disk: Disk, path: str, target: str) -> None:
+    copy, at = target, 1
+    while disk.entry(copy) is not None:
+        copy, at = f"{target}.{at}", at + 1
+    file = disk.open(copy, "create_new")
+    file.write_at(0, disk.read(path))
+    file.sync_data()
+    disk.sync_dir(copy.rsplit("/", 1)[0])
+
+
+def _start_writing(
+    disk: Disk, found: recovery.Recovered, config: StreamConfig, block_bytes: int | None
+) -> None:
+    """Append to the newest block if it is whole and has room, else to a new one."""
+    log = found.log
+    blocks = log.blocks()
+    newest, size = (blocks[-1][0], blocks[-1][5]) if blocks else (0, 0)
+    fits = size < (block_bytes or block_size(config)) and newest not in found.unsound
+    if blocks and fits and log.is_plain(newest):
+        log.start_writer(newest)
+    else:
+        log.start_writer(newest + 1)
+    _, _, last, _, last_time = log.totals()
+    pins: list[tuple[int, int]] = list(found.forgotten)
+    if found.raised_to:
+        pins.append((found.raised_to, last_time))
+    elif log.newest()[1] == 0 and last > 0:
+        pins.append((last, last_time))
+    log.write_tombstones(pins)
+    log.commit(log.totals()[3])
+    log.assume_durable()
+    log.drop_dead_blocks()
+
+
+def _retire_old_indexes(disk: Disk, found: recovery.Recovered) -> None:
+    """Per-block indexes of 2.6 and 2.9 are spent: what they knew is in tombstones now."""
+    for name in files_with(disk, found.msgs_dir, ".idx", ".fss"):
+        disk.remove_file(f"{found.msgs_dir}/{name}")
+    if found.era != "2.15":
+        disk.sync_dir(found.msgs_dir)
+
+
+def _remove_index(disk: Disk, msgs_dir: str) -> None:
+    if disk.entry(f"{msgs_dir}/{INDEX}") is not None:
+        disk.remove_file(f"{msgs_dir}/{INDEX}")
+        disk.sync_dir(msgs_dir)

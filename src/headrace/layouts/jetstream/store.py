@@ -1,0 +1,453 @@
+"""`FileStreamStore`: the JetStream store of one stream, over the blocks that the core keeps.
+
+One call here is one decision per batch: which block, whether it is full, what the limits evict, when a file
+may go. The work on each message is the core's.
+
+    append → BlockLog.append (encode, hash, one write) → roll when full → limits → Ticket
+    commit → one fdatasync for all who wait → files that died before it are unlinked
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.errors import (
+    BadInput,
+    DiskFault,
+    DiskFull,
+    EndOfStream,
+    MessageNotFound,
+    ReadOnly,
+    StoreClosed,
+    StoreFull,
+)
+from headrace.layouts.base import (
+    ConsumerStore,
+    Damage,
+    Durability,
+    LogState,
+    SimpleState,
+    SnapshotResult,
+    Storage,
+    StorageUpdate,
+    StreamStore,
+    Ticket,
+)
+from headrace.layouts.jetstream import removal, snapshot, upkeep
+from headrace.layouts.jetstream._kernels import Batch, BlockLog, Disk
+from headrace.layouts.jetstream.config import StreamConfig, block_size
+from headrace.layouts.jetstream.config_json import encode_stream_meta
+from headrace.layouts.jetstream.consumers import Consumers
+from headrace.layouts.jetstream.meta import write_meta
+from headrace.layouts.jetstream.opening import OpenedStream
+from headrace.layouts.jetstream.paths import INDEX
+from headrace.layouts.jetstream.sidecar import CleanStamp, Sidecar
+from headrace.record import Record
+
+DELETED_LISTED_MAX = 1_000_000
+
+
+class FileStreamStore(StreamStore):
+    """One stream. Open it through `JetStreamVolume`, which holds the lock."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        stream_dir: str,
+        opened: OpenedStream,
+        *,
+        read_only: bool,
+        durability: Durability = "sync",
+        storage: Storage = "file",
+        clock: Any = time.time_ns,
+        block_bytes: int | None = None,
+        sync_every_ns: int = 120 * 1_000_000_000,
+    ) -> None:
+        self.name, self.config, self.created_ns = opened.config.name, opened.config, opened.created_ns
+        self.disk, self.stream_dir, self.msgs_dir = disk, stream_dir, opened.msgs_dir
+        self.log: BlockLog = opened.log
+        self.consumers: Consumers = opened.consumers
+        self.sidecar = Sidecar(disk, stream_dir)
+        self.read_only, self.durability, self._storage, self.clock = read_only, durability, storage, clock
+        self.lock = threading.RLock()
+        self.block_bytes = block_bytes or block_size(self.config)
+        self.dead: list[tuple[int, int]] = []
+        """(mark, block): unlinked once everything up to the mark is on disk."""
+        self.dirty = not opened.clean
+        self.sync_every_ns, self.last_sync_ns, self.last_index_ns = sync_every_ns, clock(), clock()
+        self._closed = False
+        self._damage = opened.damage
+        self._handler: StorageUpdate | None = None
+
+    # Writing
+
+    def append(self, batch: Batch, *, keep_positions: bool = False) -> Ticket:
+        """Store all messages of the batch, or none if a limit or the disk refuses.
+
+        With `keep_positions` the batch's own positions are taken (they must grow).
+        """
+        with self.lock:
+            self.check_writable()
+            self._refuse_what_does_not_fit(batch)
+            return self._append(batch, keep_positions)
+
+    def _append(self, batch: Batch, keep_positions: bool) -> Ticket:
+        limit = max(self.config.max_msgs_per_subject, 0)
+        total, start, now, first, stored_bytes = len(batch), 0, self.clock(), 0, 0
+        next_seq = mark = trimmed = trimmed_bytes = 0
+        while True:
+            stored, begin, next_seq, size, mark, _, out, out_bytes = self.log.append(
+                batch, start, now, keep_positions, self.block_bytes, limit
+            )
+            first = first or begin
+            start, stored_bytes = start + stored, stored_bytes + size
+            trimmed, trimmed_bytes = trimmed + out, trimmed_bytes + out_bytes
+            if start >= total:
+                break
+            upkeep.roll(self)
+        self.dirty = True
+        out, out_bytes = self.apply_front_limits()
+        if trimmed or out:
+            upkeep.bury_dead(self)
+        if self._handler is not None:
+            self.tell(total - trimmed - out, stored_bytes - trimmed_bytes - out_bytes, first if total == 1 else 0)
+        return Ticket(self.name, first, next_seq, mark)
+
+    def store_msg(self, subject: str, hdr: bytes | None, msg: bytes) -> tuple[int, int]:
+        """Store one message; returns (sequence, time in ns). Durable after `commit`."""
+        with self.lock:
+            ticket = self.append(Batch.build(subject, [msg], [hdr] if hdr else None))
+            return ticket.first, self.log.totals()[4]
+
+    def store_raw_msg(self, subject: str, hdr: bytes | None, msg: bytes, seq: int, ts: int) -> None:
+        """Store with a given sequence and time; skipped sequences count as deleted."""
+        headers = [hdr] if hdr else None
+        self.append(Batch.build(subject, [msg], headers, [ts], [seq]), keep_positions=True)
+
+    def skip_msg(self, seq: int | None = None) -> int:
+        """Use up the next sequence (or all up to `seq`) without a message; returns the last one used."""
+        with self.lock:
+            self.check_writable()
+            target = seq if seq is not None else self.log.totals()[2] + 1
+            if target <= self.log.totals()[2]:
+                raise BadInput(f"sequence {target} is not above the last one, {self.log.totals()[2]}")
+            self.log.skip(target, self.clock())
+            self.dirty = True
+            return target
+
+    def _refuse_what_does_not_fit(self, batch: Batch) -> None:
+        """The limits that refuse instead of evicting; nothing was stored when one speaks."""
+        config = self.config
+        if config.sealed:
+            raise ReadOnly("invalid operation on sealed stream")
+        if config.discard != "new":
+            return
+        msgs, size, *_ = self.log.totals()
+        if 0 <= config.max_msgs < msgs + len(batch):
+            raise StoreFull("maximum messages exceeded")
+        added = batch.payload_bytes + 30 * len(batch)
+        if 0 <= config.max_bytes < size + added:
+            raise StoreFull("maximum bytes exceeded")
+        if config.discard_new_per_subject and config.max_msgs_per_subject > 0:
+            counts: dict[str, int] = {}
+            for record in batch:
+                known = counts.setdefault(record.subject, self.filtered_state(0, record.subject).msgs)
+                if known >= config.max_msgs_per_subject:
+                    raise StoreFull("maximum messages per subject exceeded")
+                counts[record.subject] = known + 1
+
+    def apply_front_limits(self) -> tuple[int, int]:
+        """Evict the oldest until max_msgs and max_bytes hold; age is `upkeep`'s."""
+        config = self.config
+        if config.max_msgs <= 0 and config.max_bytes <= 0:
+            return 0, 0
+        msgs, size, *_ = self.log.totals()
+        over = 0 < config.max_msgs < msgs or 0 < config.max_bytes < size
+        if not over:
+            return 0, 0
+        limit = config.max_msgs if config.max_msgs > 0 else None
+        return self.log.evict_front(limit, config.max_bytes if config.max_bytes > 0 else None, None, None)
+
+    # Durability
+
+    def commit(self, mark: int | None = None) -> None:
+        """Return once everything up to the mark (default: all so far) is on disk."""
+        if self.read_only or self._storage == "memory":
+            return
+        target = mark if mark is not None else self.log.totals()[3]
+        if self.log.durable()[0] < target:
+            self.log.commit(target)
+            self._publish()
+        if self.dead:
+            with self.lock:
+                upkeep.unlink_dead(self)
+
+    def acknowledge(self, mark: int) -> None:
+        """What a ticket waits for: the sync in mode `sync`, the write alone in mode `interval`."""
+        if self.durability == "sync":
+            self.commit(mark)
+
+    def _publish(self) -> None:
+        last = self.log.durable()[1]
+        block = self.log.newest()
+        self.sidecar.publish_mark(block[0], block[1], last)
+
+    def heal(self) -> None:
+        """After a failed sync: write what is in doubt again, into a new block, and go on."""
+        with self.lock:
+            blocks = self.log.blocks()
+            self.log.rewrite_tail(blocks[-1][0] + 1)
+            self._publish()
+
+    # Reading
+
+    def read(
+        self,
+        first: int,
+        max_msgs: int = 1000,
+        max_bytes: int = 8 << 20,
+        filter: str | None = None,
+        *,
+        durable_only: bool = False,
+    ) -> Batch:
+        """Messages from `first` on; see `Log.read`. `durable_only` stops at the last synced one."""
+        self._check_open()
+        below = self.log.durable()[1] + 1 if durable_only else None
+        return self.log.read(first, max_msgs, max_bytes, filter, below)
+
+    def load_msg(self, seq: int) -> Record:
+        """One message. MessageNotFound if removed, EndOfStream beyond the last."""
+        found = self.log.load(seq)
+        if found is None:
+            self._check_open()
+            if seq > self.log.totals()[2]:
+                raise EndOfStream(f"stream {self.name}: {seq} is beyond the last sequence")
+            raise MessageNotFound(f"stream {self.name}: no message {seq}")
+        return Record(found[0], found[1], found[2], found[4], found[3])
+
+    def load_msgs(self, seqs: Sequence[int]) -> Batch:
+        """Many at once, in the order asked; absent ones are left out."""
+        self._check_open()
+        return self.log.load_many(list(seqs))
+
+    def load_last_msg(self, subject: str) -> Record:
+        """The newest message on a subject (wildcards allowed)."""
+        found = self.log.last_match(subject)
+        if found is None:
+            raise MessageNotFound(f"stream {self.name}: no message on {subject}")
+        return Record(found[0], found[1], found[2], found[4], found[3])
+
+    def load_next_msg(self, filter: str, start: int) -> Record:
+        """The first message at or after `start` that matches."""
+        found = self.log.next_match(filter, start)
+        if found is None:
+            raise EndOfStream(f"stream {self.name}: nothing on {filter} from {start} on")
+        return Record(found[0], found[1], found[2], found[4], found[3])
+
+    def seq_from_time(self, time_ns: int) -> int:
+        """The first sequence whose time is not before `time_ns`; last + 1 if there is none."""
+        return self.log.seq_from_time(time_ns)
+
+    # State
+
+    def state(self) -> LogState:
+        """The whole state, deleted sequences included (up to a million of them)."""
+        return self._state(tuple(self.log.deleted(DELETED_LISTED_MAX)))
+
+    def fast_state(self) -> LogState:
+        """`state` without the list of deleted sequences."""
+        return self._state(())
+
+    def _state(self, deleted: tuple[int, ...]) -> LogState:
+        self._check_open()
+        msgs, size, first, first_time, last, last_time, subjects, num_deleted, _ = self.log.state()
+        lost = [f for f in self.log.findings() if f[1] in ("bad-record", "unsound-tail")]
+        newborn = last == 0
+        return LogState(
+            messages=msgs,
+            bytes=size,
+            first_seq=0 if newborn else first,
+            last_seq=last,
+            first_time_ns=first_time,
+            last_time_ns=last_time or None,
+            num_subjects=subjects,
+            num_deleted=num_deleted,
+            deleted=deleted,
+            consumers=len(self.consumers),
+            lost_messages=sum(1 for f in lost if f[1] == "bad-record"),
+            lost_bytes=sum(f[3] for f in lost),
+        )
+
+    def filtered_state(self, seq: int, subject: str) -> SimpleState:
+        """Messages from `seq` on that match the filter ("" = all)."""
+        return SimpleState(*self.log.filtered_state(seq, subject))
+
+    def subjects_state(self, filter_subject: str) -> Mapping[str, SimpleState]:
+        """Per subject that matches the filter: messages, first, last."""
+        found = self.log.subjects_state(filter_subject)
+        return {subject: SimpleState(*counts) for subject, counts in found.items()}
+
+    def type(self) -> Storage:
+        """`file` or `memory`."""
+        return self._storage
+
+    def utilization(self) -> tuple[int, int]:
+        """(bytes on disk, bytes of live messages)."""
+        state = self.log.state()
+        return state[8], state[1]
+
+    def damage(self) -> list[Damage]:
+        """What was found unsound since the store was opened."""
+        found = list(self._damage) + self.consumers.damage()
+        for number, kind, offset, length, first, following, detail in self.log.findings():
+            path = f"{self.msgs_dir}/{number}.blk"
+            found.append(Damage(path, offset, length, kind, detail, first, following))
+        return found
+
+    # Removing
+
+    def remove(self, positions: Sequence[int]) -> Ticket:
+        """Remove single messages (tombstones); those gone already are passed over."""
+        return removal.remove(self, positions)
+
+    def remove_msg(self, seq: int) -> bool:
+        """Remove; the bytes stay in the file. False if there was nothing."""
+        before = self.log.totals()[0]
+        self.remove([seq])
+        return self.log.totals()[0] < before
+
+    def erase_msg(self, seq: int) -> bool:
+        """Remove and overwrite the bytes with random ones."""
+        return removal.erase(self, seq)
+
+    def drop_front(self, seq: int) -> int:
+        """Remove everything below `seq`."""
+        return self.compact(seq)
+
+    def purge(self) -> int:
+        """Remove all messages; first becomes last + 1."""
+        return removal.purge(self)
+
+    def purge_ex(self, subject: str, seq: int, keep: int) -> int:
+        """Purge by subject filter, below `seq`, keeping the newest `keep`."""
+        return removal.purge_ex(self, subject, seq, keep)
+
+    def compact(self, seq: int) -> int:
+        """Remove everything below `seq`; past the end it moves the next sequence to `seq`."""
+        return removal.compact(self, seq)
+
+    def truncate(self, seq: int) -> None:
+        """Remove everything above `seq`; the next sequence is seq + 1."""
+        removal.truncate(self, seq)
+
+    # Configuration and life
+
+    def register_storage_updates(self, handler: StorageUpdate | None) -> None:
+        """Be told of every change, once per batch."""
+        self._handler = handler
+
+    def tell(self, messages: int, size: int, seq: int = 0, subject: str = "") -> None:
+        """Pass a change on to whoever registered."""
+        if self._handler is not None and (messages or size):
+            self._handler(messages, size, seq, subject)
+
+    def update_config(self, config: StreamConfig) -> None:
+        """Take new limits; saved first, applied at once. Evictions so far are made permanent before."""
+        with self.lock:
+            self.check_writable()
+            if config.name != self.name:
+                raise BadInput(f"a stream keeps its name: {self.name}, not {config.name}")
+            if config.storage != self.config.storage:
+                raise BadInput("stream configuration update can not change storage type")
+            config = config.filled()
+            config.validate()
+            self.write_index()
+            write_meta(self.disk, self.stream_dir, self.name, encode_stream_meta(config, self.created_ns))
+            self.config = config
+            self.block_bytes = block_size(config)
+            upkeep.apply_limits(self)
+
+    def consumer_store(self, name: str, config: Any) -> ConsumerStore:
+        """Open or create the state of a consumer."""
+        return self.consumers.open(name, config, self.clock())
+
+    def snapshot(
+        self, deadline_s: float, include_consumers: bool, check_msgs: bool, form: str = "archive"
+    ) -> SnapshotResult:
+        """The stream as a byte stream, S2-compressed."""
+        return snapshot.take(self, deadline_s, include_consumers, check_msgs, form)
+
+    def write_index(self) -> None:
+        """Checkpoint: index.db of synced data, replaced atomically."""
+        if self._storage == "memory":
+            return
+        self.commit()
+        self.disk.replace_file(f"{self.msgs_dir}/{INDEX}", self.log.encode_index())
+        self.dirty = False
+
+    def delete(self) -> None:
+        """Remove the stream with all its files; half of it never shows up again."""
+        with self.lock:
+            self.check_writable()
+            self._closed = True
+            self.consumers.stop()
+            self.log.end_writer()
+            parent, _, base = self.stream_dir.rpartition("/")
+            hidden = f"{parent}/.{base}"
+            if self.disk.entry(hidden) is not None:
+                self.disk.remove_dir_all(hidden)
+            self.disk.rename(self.stream_dir, hidden)
+            self.disk.sync_dir(parent)
+            self.disk.remove_dir_all(hidden)
+
+    def stop(self) -> None:
+        """Clean stop: everything synced, index and guard written, stamped."""
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.consumers.stop()
+            if self.read_only or self._storage == "memory":
+                return
+            self.log.commit(self.log.totals()[3])
+            self._publish()
+            upkeep.unlink_dead(self)
+            number = self.log.newest()[0]
+            self.log.end_writer()
+            try:
+                upkeep.write_guard(self, number)
+                index = self.log.encode_index()
+                self.disk.replace_file(f"{self.msgs_dir}/{INDEX}", index)
+                sizes = {block[0]: block[5] for block in self.log.blocks()}
+                self.sidecar.write_stamp(CleanStamp(index[-8:].hex(), self.log.totals()[2], sizes))
+            except DiskFault:
+                # Everything is synced; without the checkpoint the next start scans.
+                self.sidecar.release_reserve()
+
+    def tick(self, now_ns: int | None = None) -> None:
+        """What time brings: expiry, interval syncs, checkpoints. Called by the volume."""
+        with self.lock:
+            if not self._closed and not self.read_only:
+                upkeep.tick(self, now_ns if now_ns is not None else self.clock())
+
+    def check_writable(self) -> None:
+        """Raise unless the store may be changed now."""
+        self._check_open()
+        if self.read_only:
+            raise ReadOnly(f"stream {self.name} was opened for reading; open the volume with mode='rw'")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"stream {self.name} was stopped; open it again")
+
+    def with_reserve(self, action: Any) -> Any:
+        """Run a removal; when the disk is full give the reserve back and try once more."""
+        try:
+            return action()
+        except DiskFull:
+            if not self.sidecar.release_reserve():
+                raise
+            return action()

@@ -1,0 +1,152 @@
+"""What keeps a store in shape between the calls: rolling, expiry, unlinking, checkpoints, compaction.
+
+A file goes only after what made it unnecessary is on disk:
+1. the tombstones (or the limit, which is applied again at every start) that emptied it;
+2. copies of its own tombstones, for messages of older blocks that stay;
+3. something in a later block that pins the last sequence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import DiskFault
+from headrace.layouts.jetstream import _kernels
+from headrace.layouts.jetstream.paths import INDEX
+
+if TYPE_CHECKING:
+    from headrace.layouts.jetstream.store import FileStreamStore
+
+INDEX_EVERY_NS = 120 * 1_000_000_000
+COMPACT_BYTES_MIN = 2 << 20
+INDEX_SUBJECTS_MAX = 1_000_000
+
+
+def roll(store: FileStreamStore) -> None:
+    """Seal the newest block and start the next. In mode `sync` it is synced before its successor exists."""
+    if store.durability == "sync":
+        store.commit()
+    number = store.log.end_writer()
+    assert number is not None, "append needs an open block"
+    store.log.start_writer(number + 1)
+    seal(store, number)
+
+
+def seal(store: FileStreamStore, number: int) -> None:
+    """Guard, and compression where the stream asks for it. Failing costs nothing but the comfort."""
+    if store.type() == "memory":
+        return
+    write_guard(store, number)
+    if store.config.compression != "s2":
+        return
+    try:
+        store.log.commit(store.log.totals()[3])
+        packed = _kernels.js_compress_block(store.log.plain_bytes(number))
+        path = f"{store.msgs_dir}/{number}.blk"
+        store.disk.replace_file(path, packed)
+        store.log.replaced(number, len(packed))
+    except DiskFault:
+        store.sidecar.release_reserve()
+
+
+def write_guard(store: FileStreamStore, number: int) -> None:
+    """The boundaries of the block's records, in our side directory."""
+    store.sidecar.write_guard(number, store.log.guard_of(number))
+
+
+def bury_dead(store: FileStreamStore) -> None:
+    """Blocks without live messages: save what they pin, then queue their files."""
+    dead = store.log.take_dead()
+    if not dead:
+        return
+    copies = [tombstone for number in dead for tombstone in store.log.tombstones_of(number)]
+    if store.log.newest()[1] == 0:
+        _, _, last, _, last_time = store.log.totals()
+        copies.append((last, last_time))
+    mark = store.log.write_tombstones(copies)
+    store.dead.extend((mark, number) for number in dead)
+    if store.durability == "interval" or store.type() == "memory":
+        unlink_dead(store)
+
+
+def unlink_dead(store: FileStreamStore) -> None:
+    """Remove the files whose time has come."""
+    durable = store.log.durable()[0]
+    free = store.durability == "interval" or store.type() == "memory"
+    ready = [number for mark, number in store.dead if free or mark <= durable]
+    store.dead = [entry for entry in store.dead if entry[1] not in ready]
+    for number in ready:
+        store.disk.remove_file(f"{store.msgs_dir}/{number}.blk")
+        store.sidecar.remove_guard(number)
+
+
+def apply_limits(store: FileStreamStore) -> None:
+    """All limits on all messages: at start, and when they change."""
+    before = store.log.totals()
+    if store.config.max_msgs_per_subject > 0:
+        store.log.trim_all_subjects(store.config.max_msgs_per_subject)
+    store.apply_front_limits()
+    expire(store, store.clock())
+    bury_dead(store)
+    after = store.log.totals()
+    store.tell(after[0] - before[0], after[1] - before[1])
+
+
+def expire(store: FileStreamStore, now_ns: int) -> int:
+    """Messages older than max_age go."""
+    if store.config.max_age <= 0 or store.log.totals()[0] == 0:
+        return 0
+    gone, size = store.log.evict_front(None, None, now_ns - store.config.max_age, None)
+    if gone:
+        store.dirty = True
+        store.tell(-gone, -size)
+    return gone
+
+
+def tick(store: FileStreamStore, now_ns: int) -> None:
+    """One turn of upkeep."""
+    if expire(store, now_ns):
+        bury_dead(store)
+    store.consumers.tick(now_ns)
+    if store.type() == "memory":
+        return
+    store.sidecar.keep_reserve()
+    totals = store.log.totals()
+    if store.durability == "interval" and store.log.durable()[0] < totals[3]:
+        if now_ns - store.last_sync_ns >= store.sync_every_ns:
+            store.last_sync_ns = now_ns
+            store.commit()
+    if store.dirty and now_ns - store.last_index_ns >= INDEX_EVERY_NS:
+        store.last_index_ns = now_ns
+        compact_blocks(store)
+        store.write_index()
+
+
+def compact_blocks(store: FileStreamStore) -> int:
+    """Rewrite sealed blocks of which less than half is live; returns how many."""
+    done = 0
+    newest = store.log.newest()[0]
+    for number, _, _, msgs, size, file_len, *_ in store.log.blocks():
+        if number == newest or not msgs or file_len < COMPACT_BYTES_MIN or size * 2 >= file_len:
+            continue
+        rewrite(store, number, store.log.compacted(number))
+        done += 1
+    return done
+
+
+def rewrite(store: FileStreamStore, number: int, data: bytes) -> None:
+    """Replace a sealed block; indexes and guard that describe the old one go first."""
+    drop_index(store)
+    store.sidecar.remove_guard(number)
+    store.disk.replace_file(f"{store.msgs_dir}/{number}.blk", data)
+    store.log.replaced(number, len(data))
+    write_guard(store, number)
+
+
+def drop_index(store: FileStreamStore) -> None:
+    """index.db must not describe blocks that are about to change."""
+    path = f"{store.msgs_dir}/{INDEX}"
+    if store.disk.entry(path) is not None:
+        store.disk.remove_file(path)
+        store.disk.sync_dir(store.msgs_dir)
+        store.dirty = True

@@ -1,0 +1,335 @@
+"""`Journal`: small keyed state made durable by one append-only file. One implementation for all rooms.
+
+    <name>.<generation>.journal
+      head     "HRJRNL1\\0" | u64 generation | u64 oldest | u64 first position | u32 CRC-32 of the 32 bytes
+      record   u32 length  | u32 CRC-32 of (length, kind, payload) | u8 kind | payload       … repeated
+               length = 1 + payload bytes; integers little-endian; the CRC covers the length too
+
+A position is the number of records ever appended; it goes on over generations, so that a checkpoint can
+say up to where it has taken the journal in. `oldest` is the first generation that is still needed:
+
+    clean        7 (oldest 7)                    replay 7
+    torn tail    7 (oldest 7), 8 (oldest 7)      replay 7, then 8: a torn file is never cut or appended to
+    checkpoint   8 (oldest 8), then 7 is removed replay 8; a 7 that a crash left behind is not read
+
+Appending buffers in memory. `commit` writes the buffer once and syncs; callers in other threads share
+that sync. A failed write may be tried again (the same bytes at the same place); a failed sync poisons.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from headrace.errors import BadInput, DiskFault, StoreClosed, StorePoisoned
+from headrace.layouts.base import Damage
+
+if TYPE_CHECKING:
+    from headrace._core import Disk, DiskFile
+
+MAGIC = b"HRJRNL1\0"
+SUFFIX = ".journal"
+RECORD_BYTES_MAX = 16 << 20
+FILE_BYTES_MAX = 1 << 30
+_HEAD = struct.Struct("<8sQQQ")
+_CRC = struct.Struct("<I")
+_FRAME = struct.Struct("<II")
+HEAD_BYTES = _HEAD.size + _CRC.size
+FRAME_BYTES = _FRAME.size
+_SMALL_BYTES = 4096  # repair and search look at small records only: both are quadratic
+_SEARCH_BYTES_MAX = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    """One record; `position` is the number of records up to and including it."""
+
+    position: int
+    kind: int
+    payload: bytes
+
+
+class Journal:
+    """The journal `name` in `directory`. Load it, then `start` it for writing; it is thread-safe."""
+
+    def __init__(self, disk: Disk, directory: str, name: str) -> None:
+        self._disk, self._directory, self._name = disk, directory, name
+        self._turn = threading.Condition()
+        self._file: DiskFile | None = None
+        self._generation = self._oldest = 0
+        self._offset = 0
+        self._buffer: list[bytes] = []
+        self._appended = self._durable = 0
+        self._leading = False
+        self._failure: BaseException | None = None
+        self.damage: list[Damage] = []
+
+    @property
+    def position(self) -> int:
+        """How many records were ever appended."""
+        return self._appended
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file that is being written, and waiting for it."""
+        return self._offset + sum(map(len, self._buffer))
+
+    def files(self) -> list[str]:
+        """Paths of all generations on disk, oldest first."""
+        return [self._path(generation) for generation in self._generations()]
+
+    def load(self) -> Iterator[JournalRecord]:
+        """Every sound record, oldest first. What is unsound is noted in `damage`; nothing is changed."""
+        self.damage = []
+        contents = {g: self._disk.read(self._path(g), FILE_BYTES_MAX) for g in self._generations()}
+        heads = {g: head for g, data in contents.items() if (head := _read_head(data, g)) is not None}
+        for generation in contents.keys() - heads.keys():
+            detail = "the head is not sound; the file was just being made, or is damaged"
+            self.damage.append(Damage(self._path(generation), 0, HEAD_BYTES, "metadata", detail))
+        if not heads:
+            # The records still prove themselves; without a position they count as taken in already,
+            # which at worst delivers a message again.
+            heads = {g: (g, 0) for g in contents}
+        if not heads:
+            return
+        newest = max(heads)
+        self._generation, self._oldest = max(contents), heads[newest][0]
+        for generation in sorted(g for g in heads if self._oldest <= g <= newest):
+            self._appended = max(self._appended, heads[generation][1])
+            yield from self._records(generation, contents[generation])
+        self._durable = self._appended
+
+    def start(self, *, after_position: int = 0, keep_older: bool = False) -> None:
+        """Begin a new generation for writing. `load` must have been read to its end before.
+
+        With `keep_older` what was loaded stays needed; otherwise the caller's checkpoint, durable by
+        now, holds all of it, and the older files are removed.
+        """
+        with self._turn:
+            self._appended = self._durable = max(self._appended, after_position)
+            older = self._generations()
+            self._new_generation(keep_older=keep_older and bool(older))
+            if not keep_older:
+                self._remove(older)
+
+    def append(self, kind: int, payload: bytes) -> int:
+        """Note a record; it is durable once `commit` returned. Returns its position."""
+        if not 0 <= kind <= 255 or len(payload) >= RECORD_BYTES_MAX:
+            raise BadInput(f"a journal record has a kind of 0..255 and under {RECORD_BYTES_MAX} bytes")
+        with self._turn:
+            self.check()
+            self._buffer.append(_frame(kind, payload))
+            self._appended += 1
+            return self._appended
+
+    def commit(self, position: int | None = None) -> None:
+        """Return once everything up to `position` (default: all so far) is on disk."""
+        with self._turn:
+            wanted = self._appended if position is None else position
+            while self._durable < wanted:
+                self.check()
+                if not self._leading:
+                    break
+                self._turn.wait()
+            else:
+                return
+            self._leading = True
+            frames, target, file = self._buffer, self._appended, self._file
+            self._buffer = []
+        assert file is not None
+        try:
+            self._write(file, frames, target)
+        finally:
+            with self._turn:
+                self._leading = False
+                self._turn.notify_all()
+
+    def checkpoint(self, save: Callable[[], None]) -> None:
+        """`save` makes everything appended so far durable elsewhere; then a new generation begins.
+
+        The caller sees to it that nobody appends meanwhile. When `save` fails the journal goes on as it was.
+        """
+        with self._turn:
+            while self._leading:
+                self._turn.wait()
+            self.check()
+            save()
+            older = self._generations()
+            self._new_generation(keep_older=False)
+            self._buffer, self._durable = [], self._appended
+            self._remove(older)
+
+    def close(self, *, remove: bool = False) -> None:
+        """Give up the file; `remove` after a checkpoint that made it needless."""
+        with self._turn:
+            while self._leading:
+                self._turn.wait()
+            self._file = None
+            if remove:
+                self._remove(self._generations())
+
+    def _write(self, file: DiskFile, frames: list[bytes], target: int) -> None:
+        data = b"".join(frames)
+        try:
+            file.write_at(self._offset, data)
+        except BaseException:
+            with self._turn:  # nothing of it was promised: the next try writes the same place again
+                self._buffer = frames + self._buffer
+            raise
+        try:
+            file.sync_data()
+        except BaseException as error:
+            with self._turn:
+                self._failure = error
+            raise StorePoisoned(self._poisoned()) from error
+        with self._turn:
+            self._offset += len(data)
+            self._durable = target
+
+    def _new_generation(self, *, keep_older: bool) -> None:
+        generation = max([self._generation, *self._generations()]) + 1
+        oldest = self._oldest if keep_older else generation
+        head = _HEAD.pack(MAGIC, generation, oldest, self._appended)
+        for made in self._disk.create_dir_all(self._directory):
+            above, slash, _ = made.rpartition("/")
+            self._disk.sync_dir(above or slash or ".")
+        path = self._path(generation)
+        try:
+            file = self._disk.open(path, "create_new")
+            file.write_at(0, head + _CRC.pack(crc32(head)))
+            file.sync_data()
+            self._disk.sync_dir(self._directory)
+        except DiskFault as error:
+            self._undo(path, error)
+            raise
+        self._file, self._offset = file, HEAD_BYTES
+        self._generation, self._oldest = generation, oldest
+
+    def _undo(self, path: str, error: DiskFault) -> None:
+        """Take a half-made generation away: found after a crash, it would say that the older ones,
+        which go on being written, are not needed. If it will not go, nothing more is accepted."""
+        try:
+            if self._disk.entry(path) is not None:
+                self._disk.remove_file(path)
+            self._disk.sync_dir(self._directory)
+        except DiskFault:
+            self._failure = error
+
+    def _remove(self, generations: list[int]) -> None:
+        """Files that nobody needs: one that stays, or comes back after a crash, is not read (`oldest`),
+        or holds only what the checkpoint has (its positions), so a failure here is no failure."""
+        try:
+            for generation in generations:
+                self._disk.remove_file(self._path(generation))
+            if generations:
+                self._disk.sync_dir(self._directory)
+        except DiskFault:
+            pass
+
+    def check(self) -> None:
+        """Raise StorePoisoned or StoreClosed when nothing can be appended."""
+        if self._failure is not None:
+            raise StorePoisoned(self._poisoned())
+        if self._file is None:
+            raise StoreClosed(f"the journal {self._name} in {self._directory} is not open for writing")
+
+    def _poisoned(self) -> str:
+        return f"{self._path(self._generation)}: a sync failed ({self._failure}); open the store again"
+
+    def _generations(self) -> list[int]:
+        if self._disk.entry(self._directory) is None:
+            return []
+        found: list[int] = []
+        for name, is_dir, _ in self._disk.list(self._directory):
+            number = name.removeprefix(f"{self._name}.").removesuffix(SUFFIX)
+            if not is_dir and number.isdecimal() and name == f"{self._name}.{number}{SUFFIX}":
+                found.append(int(number))
+        return sorted(found)
+
+    def _path(self, generation: int) -> str:
+        return f"{self._directory}/{self._name}.{generation}{SUFFIX}"
+
+    def _records(self, generation: int, data: bytes) -> Iterator[JournalRecord]:
+        offset, path = HEAD_BYTES, self._path(generation)
+        while offset < len(data):
+            size = _sound_size(data, offset)
+            if size is None:
+                repaired = _repaired(data, offset)
+                if repaired is None:
+                    self._note_tail(path, data, offset)
+                    return
+                data, where = repaired
+                self.damage.append(Damage(path, where, 1, "repaired", "one bit of this byte was inverted"))
+                continue
+            self._appended += 1
+            payload = data[offset + FRAME_BYTES + 1 : offset + FRAME_BYTES + size]
+            yield JournalRecord(self._appended, data[offset + FRAME_BYTES], payload)
+            offset += FRAME_BYTES + size
+
+    def _note_tail(self, path: str, data: bytes, offset: int) -> None:
+        """Bytes that are no record: the end of an interrupted write, or damage with records behind it.
+
+        Records behind damage are not used: whoever replays must not skip one (an ack whose delivery is
+        missing would settle the wrong message).
+        """
+        limit = min(len(data), offset + _SEARCH_BYTES_MAX)
+        after = next((at for at in range(offset + 1, limit) if _sound_size(data, at, _SMALL_BYTES)), None)
+        kind, detail = "unsound-tail", "an interrupted write; it was not acknowledged"
+        if after is not None:
+            kind, detail = "bad-record", f"sound records follow at byte {after}; they are not used"
+        self.damage.append(Damage(path, offset, len(data) - offset, kind, detail))
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    body = bytes((kind,)) + payload
+    length = _CRC.pack(len(body))
+    return length + _CRC.pack(crc32(length + body)) + body
+
+
+def _sound_size(data: bytes | bytearray, offset: int, length_max: int = RECORD_BYTES_MAX) -> int | None:
+    """The length field of the record at `offset` if the whole record is there and its CRC agrees."""
+    if offset + FRAME_BYTES >= len(data):
+        return None
+    length, seen = _FRAME.unpack_from(data, offset)
+    if not 1 <= length <= length_max or offset + FRAME_BYTES + length > len(data):
+        return None
+    body = data[offset + FRAME_BYTES : offset + FRAME_BYTES + length]
+    return length if crc32(data[offset : offset + 4] + body) == seen else None
+
+
+def _repaired(data: bytes, offset: int) -> tuple[bytes, int] | None:
+    """The file with one bit of the record at `offset` inverted so that it is sound, and where."""
+    length = _FRAME.unpack_from(data, offset)[0] if offset + FRAME_BYTES <= len(data) else 0
+    body = length if 1 <= length <= _SMALL_BYTES else 0
+    trial = bytearray(data)
+    for at in range(offset, min(offset + FRAME_BYTES + body, len(data))):
+        for bit in range(8):
+            trial[at] ^= 1 << bit
+            if _sound_size(trial, offset) is not None:
+                return bytes(trial), at
+            trial[at] ^= 1 << bit
+    return None
+
+
+def _read_head(data: bytes, generation: int) -> tuple[int, int] | None:
+    """(oldest generation needed, position before the first record), or None if the head is unsound.
+
+    A single inverted bit is put right: the file's name and the CRC leave no doubt.
+    """
+    head = bytearray(data[:HEAD_BYTES])
+    if len(head) < HEAD_BYTES:
+        return None
+    for flipped in range(-1, HEAD_BYTES * 8):
+        if flipped >= 0:
+            head[flipped >> 3] ^= 1 << (flipped & 7)
+        magic, number, oldest, first = _HEAD.unpack_from(head)
+        sound = _CRC.unpack_from(head, _HEAD.size)[0] == crc32(head[: _HEAD.size])
+        if sound and magic == MAGIC and number == generation:
+            return oldest, first
+        if flipped >= 0:
+            head[flipped >> 3] ^= 1 << (flipped & 7)
+    return None

@@ -1,0 +1,1 @@
+"""What several tests share: the real peers, the golden directories."""

@@ -1,0 +1,1 @@
+"""Style held by tests: imports, sizes, dead files, documents that drift."""

@@ -1,0 +1,100 @@
+"""How files look: their size, how they begin, what must not be in them; and lines per language."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tidy import tree
+
+LINES_MAX = 600
+RUST_SHARE_MAX = 0.40
+CODE_SUFFIXES = {".py", ".pyi", ".rs", ".sh"}
+
+# Written so that this file does not contain what it looks for.
+MACHINE_PATHS = re.compile(r"(?<![\w.~$}])/(?:work|root|home/\w+|Users/\w+)/[\w.]")
+REGISTRY_HOSTS = re.compile(
+    r"\b(?:" + "|".join([r"pypi\.org", r"pythonhosted\.org", r"static\.crates\.io", r"index\.crates\.io",
+                         r"proxy\.golang\.org", r"sum\.golang\.org", r"registry\.npmjs\.org",
+                         r"repo1?\.maven\.(?:apache\.)?org", r"deb\.debian\.org"]) + r")\b"
+)  # fmt: skip
+OPEN_TASK = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b(?!\s*\(?#\d+)")
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def test_no_file_is_too_long() -> None:
+    long = [
+        f"{tree.short(path)}: {count} lines"
+        for path in tree.files()
+        if path.suffix in CODE_SUFFIXES and (count := lines(path)) > LINES_MAX
+    ]
+    assert not long, f"more than {LINES_MAX} lines: make two rooms of it\n" + "\n".join(long)
+
+
+def test_python_files_begin_with_a_docstring() -> None:
+    silent = [
+        tree.short(path)
+        for path in tree.files()
+        if path.suffix in {".py", ".pyi"} and ast.get_docstring(ast.parse(path.read_text())) is None
+    ]
+    assert not silent, "no docstring that says what the file is for: " + ", ".join(silent)
+
+
+def test_rust_files_begin_with_a_doc_comment() -> None:
+    silent = [tree.short(path) for path in tree.rust_files() if not path.read_text().startswith("//!")]
+    assert not silent, "no //! that says what the file is for: " + ", ".join(silent)
+
+
+@pytest.mark.parametrize(
+    ("what", "pattern"),
+    [
+        ("an open task without an issue number", OPEN_TASK),
+        ("a path of somebody's machine", MACHINE_PATHS),
+        ("the host of a package registry (clients are configured by the user)", REGISTRY_HOSTS),
+    ],
+    ids=["open-tasks", "machine-paths", "registry-hosts"],
+)
+def test_nothing_that_does_not_belong(what: str, pattern: re.Pattern[str]) -> None:
+    lock_files = {"Cargo.lock"}
+    found = [
+        f"{tree.short(path)}:{number}: {line.strip()}"
+        for path, text in tree.text_files()
+        if path != Path(__file__).resolve() and path.name not in lock_files
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, f"{what}:\n" + "\n".join(found)
+
+
+def test_no_empty_folders_and_no_empty_files() -> None:
+    empty = [
+        tree.short(path)
+        for path in tree.files()
+        if path.stat().st_size == 0 and (tree.ROOT / "vectors") not in path.parents
+    ]
+    assert not empty, "empty files: " + ", ".join(empty)
+
+
+def test_lines_per_language(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rust does the work per message, Python decides: the share of Rust shows whether that holds."""
+    counts = {
+        "Python (src)": sum(map(lines, tree.python_files())),
+        "Rust (rust/*/src)": sum(map(lines, tree.rust_product_files())),
+    }
+    total = sum(counts.values())
+    with capsys.disabled():
+        print("\n\nlines of product code")
+        for name, count in counts.items():
+            print(f"  {name:20}{count:8,}{count / max(total, 1):8.1%}")
+    share = counts["Rust (rust/*/src)"] / max(total, 1)
+    reasons = list((tree.ROOT / "docs" / "adr").glob("*rust-share*.md"))
+    assert share <= RUST_SHARE_MAX or reasons, (
+        f"Rust is {share:.0%} of the product code, more than {RUST_SHARE_MAX:.0%}: "
+        "move decisions to Python, or write docs/adr/NNNN-rust-share.md that says why"
+    )
