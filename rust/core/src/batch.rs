@@ -168,6 +168,15 @@ impl Batch {
         Batch::new(self.buffer.clone(), kept.copied().collect(), self.codec)
     }
 
+    /// The messages whose position is not in the (sorted) list.
+    pub fn without(&self, positions: &[u64]) -> Batch {
+        if positions.is_empty() {
+            return self.clone();
+        }
+        let kept = self.entries().iter().filter(|entry| positions.binary_search(&entry.position).is_err());
+        Batch::new(self.buffer.clone(), kept.copied().collect(), self.codec)
+    }
+
     /// One batch over one new buffer, with the messages of all, in order.
     pub fn concat(batches: &[Batch]) -> Result<Batch, TooLarge> {
         let codec = batches.first().map_or(HeaderCodec::None, |b| b.codec);

@@ -182,6 +182,10 @@ impl Batch {
         Batch(self.0.filtered(first, next, since_ns, until_ns, &filters))
     }
 
+    fn without(&self, positions: Vec<u64>) -> Batch {
+        Batch(self.0.without(&positions))
+    }
+
     fn positions(&self) -> Vec<u64> {
         self.0.entries().iter().map(|entry| entry.position).collect()
     }

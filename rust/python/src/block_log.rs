@@ -307,6 +307,24 @@ impl BlockLog {
         py.detach(|| self.0.deleted(max))
     }
 
+    /// Dead sequences between the first and the last of one block.
+    fn deleted_of(&self, number: u64) -> PyResult<Vec<u64>> {
+        let inner = self.0.lock();
+        let index = inner.index_of(number).map_err(log_error)?;
+        Ok(inner.blocks[index].deleted.iter().collect())
+    }
+
+    fn cipher_of<'py>(
+        &self,
+        py: Python<'py>,
+        number: u64,
+    ) -> PyResult<Option<(&'static str, Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
+        let inner = self.0.lock();
+        let index = inner.index_of(number).map_err(log_error)?;
+        let cipher = inner.blocks[index].cipher.as_ref();
+        Ok(cipher.map(|key| (key.cipher.name(), PyBytes::new(py, &key.seed), PyBytes::new(py, &key.nonce))))
+    }
+
     fn blocks(&self, py: Python<'_>) -> Vec<BlockTuple> {
         let all = py.detach(|| self.0.blocks());
         let one = |b: &headrace_core::layouts::jetstream::block::Block| {

@@ -29,6 +29,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(js_compress_block, module)?,
         wrap_pyfunction!(js_tombstone_block, module)?,
         wrap_pyfunction!(js_encode_records, module)?,
+        wrap_pyfunction!(js_encode_filled, module)?,
         wrap_pyfunction!(js_decode_idx, module)?,
         wrap_pyfunction!(js_encode_idx, module)?,
         wrap_pyfunction!(js_decode_index, module)?,
@@ -83,6 +84,29 @@ fn js_encode_records<'py>(py: Python<'py>, stream: &str, number: u64, batch: &Ba
     let key = block::block_key(stream.as_bytes(), number);
     let bytes = py.detach(|| record::encode_batch(&key, &batch.0)).map_err(|error| bad_input(error.to_string()))?;
     Ok(PyBytes::new(py, &bytes))
+}
+
+/// (records, messages taken): from index `start` on, with a placeholder for every sequence between `next` and
+/// the messages; ends where the block would be too large or a hole too wide.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // a call per batch, each value once
+fn js_encode_filled<'py>(
+    py: Python<'py>,
+    stream: &str,
+    number: u64,
+    batch: &Batch,
+    start: usize,
+    next: u64,
+    time_ns: i64,
+    bytes_max: usize,
+    hole_max: u64,
+) -> PyResult<(Bound<'py, PyBytes>, usize)> {
+    let key = block::block_key(stream.as_bytes(), number);
+    let limits = record::FillLimits { next, time: time_ns, bytes_max, hole_max };
+    let filled = py
+        .detach(|| record::encode_filled(&key, &batch.0, start, &limits))
+        .map_err(|error| bad_input(error.to_string()))?;
+    Ok((PyBytes::new(py, &filled.bytes), filled.taken))
 }
 
 type IdxTuple = (u64, u64, u64, i64, u64, i64, Vec<u64>, bool);

@@ -95,6 +95,31 @@ class Predicate:
     subjects: tuple[str, ...] = ()
 
 
+class ScanTask(ABC):
+    """A part of a log that can be read by itself, also in another process: picklable, no open files.
+
+    Block by block for JetStream; every message of the log belongs to exactly one task.
+    """
+
+    log: str
+    first: int
+    next: int
+    bytes: int
+
+    @abstractmethod
+    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+        """The live messages of this part that match, in order."""
+
+    def scan(
+        self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow batches."""
+        from headrace.arrow import to_record_batch
+
+        for batch in self.batches(predicate):
+            yield to_record_batch(batch, self.log, columns)
+
+
 class Log(ABC):
     """One ordered log of messages."""
 
@@ -136,6 +161,10 @@ class Log(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give up the files. Reading and writing afterwards raises StoreClosed."""
+
+    @abstractmethod
+    def scan_tasks(self, predicate: Predicate | None = None) -> list[ScanTask]:
+        """The log cut into parts for parallel reading; parts that cannot match are left out."""
 
     def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
         """Every message that matches, batch by batch."""

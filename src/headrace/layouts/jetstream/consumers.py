@@ -219,6 +219,10 @@ class Consumers(Cursors):
     def directory_of(self, name: str) -> str:
         return f"{self._dir}/{CONSUMERS_DIR}/{name}"
 
+    def has_state_file(self, name: str) -> bool:
+        """Whether there is an o.dat: without one a server applies the deliver policy when it starts."""
+        return self._disk.entry(f"{self.directory_of(name)}/{STATE_FILE}") is not None
+
     def prepare(self) -> None:
         """Raise whatever stands in the way of a change, before any state is touched.
 

@@ -75,9 +75,21 @@ def open_for_reading(
         consumer_seq=0,
     )
     damage += found.damage
+    if not found.clean:
+        _apply_limits_in_memory(found.log, config)
     return OpenedStream(
         config, created_ns, found.log, consumers, found.msgs_dir, found.clean, damage, found.era
     )
+
+
+def _apply_limits_in_memory(log: BlockLog, config: StreamConfig) -> None:
+    """Evictions leave no tombstone: a scan finds what a limit had evicted. Age is not applied to readers:
+    a cold directory is read for what it holds, however old."""
+    if config.max_msgs_per_subject > 0:
+        log.trim_all_subjects(config.max_msgs_per_subject)
+    if config.max_msgs > 0 or config.max_bytes > 0:
+        limits = (limit if limit > 0 else None for limit in (config.max_msgs, config.max_bytes))
+        log.evict_front(*limits, None, None)
 
 
 def open_for_writing(

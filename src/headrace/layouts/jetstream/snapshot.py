@@ -1,4 +1,4 @@
-"""Snapshots of a store and stores made from them, in both forms that servers exchange.
+"""Snapshots of a store, in both forms that servers exchange. `restore.py` goes the other way.
 
     archive   NATSARC1 of 2.15: state, consumers, then live messages only
     tar       2.6 to 2.14: the files themselves, deciphered
@@ -15,6 +15,7 @@ from headrace.errors import BadInput, Damaged
 from headrace.layouts.base import SnapshotResult
 from headrace.layouts.jetstream import archive
 from headrace.layouts.jetstream._kernels import Batch
+from headrace.layouts.jetstream.portable import portable_files
 from headrace.layouts.jetstream.snapshot_json import encode_log_state, encode_snapshot_consumer
 
 if TYPE_CHECKING:
@@ -70,11 +71,5 @@ def _archive(store: FileStreamStore, include_consumers: bool) -> Iterator[bytes]
 
 
 def _tar(store: FileStreamStore, include_consumers: bool) -> Iterator[bytes]:
-    return archive.write_tar(_files(store, include_consumers), store.clock())
-
-
-def _files(store: FileStreamStore, include_consumers: bool) -> Iterator[tuple[str, bytes]]:
     """The portable form: whatever server takes the tar can read it."""
-    from headrace.layouts.jetstream.portable import portable_files
-
-    yield from portable_files(store, "2.9", include_consumers)
+    return archive.write_tar(portable_files(store, "2.9", include_consumers), store.clock())

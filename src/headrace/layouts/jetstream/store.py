@@ -29,6 +29,8 @@ from headrace.layouts.base import (
     Damage,
     Durability,
     LogState,
+    Predicate,
+    ScanTask,
     SimpleState,
     SnapshotResult,
     Storage,
@@ -44,6 +46,7 @@ from headrace.layouts.jetstream.consumers import Consumers
 from headrace.layouts.jetstream.meta import write_meta
 from headrace.layouts.jetstream.opening import OpenedStream
 from headrace.layouts.jetstream.paths import INDEX
+from headrace.layouts.jetstream.scan_task import plan_blocks
 from headrace.layouts.jetstream.sidecar import CleanStamp, Sidecar
 from headrace.record import Record
 
@@ -250,6 +253,11 @@ class FileStreamStore(StreamStore):
     def seq_from_time(self, time_ns: int) -> int:
         """The first sequence whose time is not before `time_ns`; last + 1 if there is none."""
         return self.log.seq_from_time(time_ns)
+
+    def scan_tasks(self, predicate: Predicate | None = None) -> list[ScanTask]:
+        """One task per block that may hold a match."""
+        self._check_open()
+        return plan_blocks(self, predicate or Predicate())
 
     # State
 

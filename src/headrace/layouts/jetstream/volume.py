@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -193,6 +194,39 @@ class JetStreamVolume(Volume):
         with self._mutex:
             self.open(name).delete()
             del self._stores[name]
+
+    def restore(
+        self, name: str, chunks: Iterable[bytes], config: StreamConfig | None = None, **options: Any
+    ) -> FileStreamStore:
+        """A new stream from a snapshot of either form; see `restore.restore`."""
+        from headrace.layouts.jetstream.restore import restore
+
+        return restore(self, name, chunks, config, **options)
+
+    # For those who work on whole streams
+
+    @property
+    def disk(self) -> Disk:
+        """Where the files are."""
+        return self._disk
+
+    @property
+    def clock(self) -> Callable[[], int]:
+        """The wall clock in ns that streams are stamped with."""
+        return self._clock
+
+    @contextmanager
+    def changing(self) -> Generator[None]:
+        """Nobody else makes, opens or removes a stream meanwhile; ReadOnly if nobody may."""
+        with self._mutex:
+            self._check_open()
+            if self.read_only:
+                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            yield
+
+    def directory_of(self, name: str) -> str:
+        """Where a stream of that name lies or would lie; BadInput for a name that cannot be one."""
+        return self._directory(name)
 
     def _directory(self, name: str) -> str:
         account, _, stream = name.rpartition("/")

@@ -211,6 +211,7 @@ impl BlockLog {
         for sequence in from..=to {
             block.skipped(sequence);
         }
+        block.last_time = time;
         inner.last = inner.last.max(to);
         inner.last_time = time;
         Ok(inner.mark)

@@ -180,6 +180,7 @@ fn summarise(seen: &mut Seen, data: &[u8], records: &[RecordRef]) {
         seen.first_record = seen.first_record.min(sequence);
         if !view.is_message() {
             seen.block.skipped(sequence);
+            seen.block.last_time = seen.block.last_time.max(view.time);
             continue;
         }
         seen.block.stored(sequence, view.time, view.len as u64);

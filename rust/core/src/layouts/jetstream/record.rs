@@ -262,3 +262,45 @@ pub fn encode_batch(key: &HashKey, batch: &Batch) -> Result<Vec<u8>, Fault> {
     }
     Ok(out)
 }
+
+/// What `encode_filled` wrote: the records, how many messages they hold.
+pub struct Filled {
+    pub bytes: Vec<u8>,
+    pub taken: usize,
+}
+
+/// How far `encode_filled` may go.
+pub struct FillLimits {
+    /// The sequence that the block's next record must have; 0 = the block is new and begins anywhere.
+    pub next: u64,
+    /// Of the record before, for placeholders.
+    pub time: i64,
+    pub bytes_max: usize,
+    pub hole_max: u64,
+}
+
+/// Records without holes: a placeholder stands for every sequence between two messages. Stops in front of a
+/// message that does not fit (one always does if the block is new) or that lies behind a wide hole.
+pub fn encode_filled(key: &HashKey, batch: &Batch, from: usize, limits: &FillLimits) -> Result<Filled, Fault> {
+    let (mut out, mut taken) = (Vec::new(), 0);
+    let (mut next, mut time) = (limits.next, limits.time);
+    for entry in batch.entries().get(from..).unwrap_or_default() {
+        let headers = (!entry.headers.is_null()).then(|| batch.bytes(entry.headers));
+        let (subject, data) = (batch.bytes(entry.subject), batch.bytes(entry.data));
+        let len = record_bytes(subject.len(), headers.map(<[u8]>::len), data.len());
+        if len > RECORD_BYTES_MAX || subject.len() > usize::from(u16::MAX) {
+            return Err(Fault::Length { len, max: RECORD_BYTES_MAX });
+        }
+        let hole = if next == 0 { 0 } else { entry.position.saturating_sub(next) };
+        let size = out.len() + hole as usize * RECORD_BYTES_MIN + len;
+        if next != 0 && (hole > limits.hole_max || size > limits.bytes_max) {
+            break;
+        }
+        for sequence in entry.position - hole..entry.position {
+            encode_placeholder(&mut out, key, sequence, time);
+        }
+        encode(&mut out, key, &Fields { raw_sequence: entry.position, time: entry.time, subject, headers, data });
+        (next, time, taken) = (entry.position + 1, entry.time, taken + 1);
+    }
+    Ok(Filled { bytes: out, taken })
+}

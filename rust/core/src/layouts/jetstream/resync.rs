@@ -56,6 +56,10 @@ pub(super) fn recover(
     }
     match next_sound(scanner, block, at) {
         Some(to) => {
+            if let Some(view) = repair_by_extent(scanner, block, at, to) {
+                scan.findings.push(repaired_finding(&view, "its length, from where the next record begins"));
+                return Step::Repaired(view);
+            }
             let hint = plausible(block, at, scanner.last_sequence);
             report_lost(scanner, scan, at, to, hint, fault);
             Step::GoOn(to)
@@ -165,6 +169,22 @@ fn repair_body(scanner: &mut Scanner<'_>, block: &mut [u8], at: usize, len: usiz
             block[byte] ^= 1 << bit;
         }
     }
+    None
+}
+
+/// Where the next record begins, this one may simply end: its length field alone was damaged.
+fn repair_by_extent(scanner: &mut Scanner<'_>, block: &mut [u8], at: usize, to: usize) -> Option<View> {
+    let original: [u8; 4] = block[at..at + 4].try_into().ok()?;
+    for flag in [0, HEADERS_BIT] {
+        block[at..at + 4].copy_from_slice(&((to - at) as u32 | flag).to_le_bytes());
+        if let Some(view) = hashed(scanner, block, at)
+            && in_order(scanner, &view)
+            && scanner.well_formed(block, &view)
+        {
+            return Some(view);
+        }
+    }
+    block[at..at + 4].copy_from_slice(&original);
     None
 }
 

@@ -1,0 +1,81 @@
+"""Reading one block by itself: what Spark's tasks and parallel checks are made of.
+
+The planner knows which messages are gone (tombstones may lie in other blocks) and says so in the task; the
+task then needs nothing but the block's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.layouts.base import Predicate, ScanTask
+from headrace.layouts.jetstream._kernels import Batch, Disk, js_scan_block
+
+if TYPE_CHECKING:
+    from headrace.layouts.jetstream.store import FileStreamStore
+
+ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTask(ScanTask):
+    """One block of a stream on a real disk."""
+
+    log: str
+    stream: str
+    number: int
+    path: str
+    guard_path: str
+    first: int
+    next: int
+    bytes: int
+    dead: tuple[int, ...] = ()
+    cipher: tuple[str, bytes, bytes] | None = field(default=None, repr=False)
+
+    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+        """The live messages of the block that match."""
+        want = predicate or Predicate()
+        disk = Disk.real()
+        scan = js_scan_block(disk, self.path, self.stream, self.number, self._guard(disk), self.cipher)
+        first = max(self.first, want.first or 0)
+        following = min(self.next, want.next) if want.next is not None else self.next
+        live = scan.batch.filter(first, following, want.since_ns, want.until_ns, list(want.subjects))
+        live = live.without(self.dead)
+        for start in range(0, len(live), ROWS_AT_ONCE):
+            yield live.slice(start, min(start + ROWS_AT_ONCE, len(live)))
+
+    def _guard(self, disk: Disk) -> bytes | None:
+        try:
+            return disk.read(self.guard_path)
+        except HeadraceError:
+            return None
+
+
+def plan_blocks(store: FileStreamStore, want: Predicate) -> list[ScanTask]:
+    """A task for every block that may hold a match."""
+    tasks: list[ScanTask] = []
+    for number, first, last, msgs, _, file_len, first_ns, last_ns, _ in store.log.blocks():
+        after = want.first is not None and last < want.first
+        before = want.next is not None and first >= want.next
+        older = want.since_ns is not None and last_ns < want.since_ns
+        newer = want.until_ns is not None and first_ns >= want.until_ns
+        if not msgs or after or before or older or newer:
+            continue
+        tasks.append(
+            BlockTask(
+                log=store.name,
+                stream=store.name,
+                number=number,
+                path=f"{store.msgs_dir}/{number}.blk",
+                guard_path=store.sidecar.guard_path(number),
+                first=first,
+                next=last + 1,
+                bytes=file_len,
+                dead=tuple(store.log.deleted_of(number)),
+                cipher=store.log.cipher_of(number),
+            )
+        )
+    return tasks

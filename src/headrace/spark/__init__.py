@@ -1,0 +1,5 @@
+"""Headrace for Spark: `spark.read.format("headrace").load(path)`. The one door to pyspark."""
+
+from headrace.spark.source import HeadraceSource
+
+__all__ = ["HeadraceSource"]
