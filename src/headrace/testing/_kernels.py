@@ -1,0 +1,7 @@
+"""The one door from this room to the Rust core: disks that lose, tear and refuse."""
+
+from __future__ import annotations
+
+from headrace._core import Disk, FaultPlan
+
+__all__ = ["Disk", "FaultPlan"]
