@@ -47,11 +47,7 @@ def _type(name: str) -> pa.DataType:
 
 
 def _log(log: str, count: int) -> pa.Array:
-    text = log.encode()
-    offsets = pa.py_buffer(memoryview(bytearray(b"".join(
-        (index * len(text)).to_bytes(4, "little") for index in range(count + 1)
-    ))))
-    return pa.Array.from_buffers(pa.string(), count, [None, offsets, pa.py_buffer(text * count)])
+    return pa.repeat(log, count)
 
 
 def _buffer(buffer: Buffer) -> pa.Buffer | None:

@@ -208,7 +208,7 @@ impl BlockLog {
         py.detach(|| self.0.replaced(number, file_len)).map_err(log_error)
     }
 
-    fn tombstones_of(&self, py: Python<'_>, number: u64) -> PyResult<Vec<(u64, i64)>> {
+    fn tombstones_of(&self, py: Python<'_>, number: u64) -> PyResult<(Vec<(u64, i64)>, bool)> {
         py.detach(|| self.0.tombstones_of(number)).map_err(log_error)
     }
 

@@ -13,6 +13,7 @@ and on the test's name only, so one test alone behaves as it did in the whole ru
 from __future__ import annotations
 
 import zlib
+from collections.abc import Generator
 from random import SystemRandom
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # noqa: ARG001
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Say the seed beside a failure too: logs are read from their end."""
     report = yield
     if report.failed and "headrace_seed" in getattr(item, "fixturenames", ()):

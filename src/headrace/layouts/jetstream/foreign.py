@@ -8,6 +8,8 @@ from headrace.errors import StoreLocked
 from headrace.layouts.jetstream._kernels import Disk
 from headrace.layouts.jetstream.paths import INDEX, MSGS, SIDE, files_with
 
+_CONFIG_BYTES_MAX = 1 << 20
+
 
 def era_of(disk: Disk, stream_dir: str) -> str:
     """The oldest server line that writes such files: "2.6", "2.9" or "2.15" (2.10 and later)."""
@@ -100,6 +102,41 @@ def _started_on(pid: int, directories: set[str]) -> bool:
         return False
     for word in words[1:]:
         value = word.rpartition("=")[2]
-        if value and os.path.realpath(os.path.join(cwd, value)) in directories:
+        place = os.path.realpath(os.path.join(cwd, value)) if value else ""
+        if place in directories or (place and _names_one(place, directories)):
             return True
     return False
+
+
+def _names_one(config: str, directories: set[str]) -> bool:
+    """Whether a configuration file mentions one of the directories."""
+    try:
+        if not os.path.isfile(config) or os.path.getsize(config) > _CONFIG_BYTES_MAX:
+            return False
+        with open(config, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return False
+    return any(directory in text for directory in directories)
+
+
+def file_system_notice(path: str) -> str | None:
+    """A warning when the directory lies where a sync does not mean what we promise."""
+    real, best, kind = os.path.realpath(path), "", ""
+    try:
+        with open("/proc/mounts", encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                _, point, found, *_ = line.split(" ")
+                inside = real == point or real.startswith(point.rstrip("/") + "/")
+                if inside and len(point) >= len(best):
+                    best, kind = point, found
+    except (OSError, ValueError):
+        return None
+    reasons = {
+        "tmpfs": "it is memory: everything is gone with the machine's power",
+        "ramfs": "it is memory: everything is gone with the machine's power",
+        "overlay": "a container's layer: everything is gone with the container",
+        "nfs": "what a sync means is up to the file server",
+        "nfs4": "what a sync means is up to the file server",
+    }
+    return f"{path} lies on {kind}: {reasons[kind]}" if kind in reasons else None

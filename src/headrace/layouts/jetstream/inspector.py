@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from headrace.errors import Damaged, HeadraceError, KeyNeeded, NotFound, StoreLocked, UnknownFormat
 from headrace.layouts.base import Damage
 from headrace.layouts.jetstream import _kernels, foreign
-from headrace.layouts.jetstream._kernels import Batch, BlockScan, Disk
+from headrace.layouts.jetstream._kernels import BlockScan, Disk
 from headrace.layouts.jetstream.config import StreamConfig
 from headrace.layouts.jetstream.config_json import decode_stream_meta
 from headrace.layouts.jetstream.meta import META_FILE, SUM_FILE, read_meta
@@ -324,23 +324,28 @@ def _absent(expected: Expected | None, positions: list[int], scan: BlockScan) ->
     holes = _holes(positions, expected.first, expected.last)
     if not holes:
         return ()
-    known = set(expected.deleted) | set(scan.placeholders)
-    known.update(seq for seq, _ in scan.tombstones)
-    for _, _, _, first, after, _ in scan.findings:
-        if first is not None and after is not None:
-            known.update(range(max(first, expected.first), min(after, expected.last + 1)))
-    return ranges([seq for first, after in holes for seq in range(first, after) if seq not in known])
+    gone = [*expected.deleted, *scan.placeholders, *(seq for seq, _ in scan.tombstones)]
+    lost = [(first, after) for *_, first, after, _ in scan.findings if first is not None and after is not None]
+    return without(tuple(holes), [*((seq, seq + 1) for seq in gone), *lost])
 
 
-def ranges(sequences: list[int]) -> tuple[Range, ...]:
-    """Growing sequences as half-open ranges."""
-    found: list[Range] = []
-    for seq in sequences:
-        if found and found[-1][1] == seq:
-            found[-1] = (found[-1][0], seq + 1)
-        else:
-            found.append((seq, seq + 1))
-    return tuple(found)
+def without(spans: tuple[Range, ...], cuts: list[Range]) -> tuple[Range, ...]:
+    """Ranges minus ranges. Never counts one by one: an index may claim any number of sequences."""
+    left: list[Range] = []
+    ordered, at = sorted(cuts), 0
+    for first, after in spans:
+        while at < len(ordered) and ordered[at][1] <= first:
+            at += 1
+        scan_at = at
+        while first < after and scan_at < len(ordered) and ordered[scan_at][0] < after:
+            begin, end = ordered[scan_at]
+            if begin > first:
+                left.append((first, begin))
+            first = max(first, end)
+            scan_at += 1
+        if first < after:
+            left.append((first, after))
+    return tuple(left)
 
 
 def _holes(positions: list[int], first: int, last: int) -> list[Range]:
@@ -367,7 +372,3 @@ def _holes(positions: list[int], first: int, last: int) -> list[Range]:
 def _reaches_out(positions: list[int], first: int, last: int) -> bool:
     return bool(positions) and (positions[0] < first or positions[-1] > last)
 
-
-def live_tail(batch: Batch, after: int, durable: int | None) -> Batch:
-    """Messages behind `after` and, beside a live writer, not above its durable mark."""
-    return batch.filter(after + 1, None if durable is None else durable + 1, None, None, [])

@@ -21,7 +21,7 @@ from headrace.layouts.jetstream.paths import DAMAGED, INDEX, MSGS, block_numbers
 from headrace.layouts.jetstream.sealed import StoreKey, is_sealed
 from headrace.layouts.jetstream.sidecar import Sidecar
 
-CACHE_BYTES = 24 << 20
+CACHE_BYTES = 16 << 20
 
 
 @dataclass
@@ -106,25 +106,39 @@ def open_for_writing(
     sidecar = Sidecar(disk, stream_dir)
     sidecar.prepare()
     consumers = Consumers(disk, stream_dir, name)
+    found = take_messages(disk, stream_dir, config, consumers.max_stream_seq(), cache_bytes, block_bytes)
+    damage += found.damage
+    return OpenedStream(
+        config, created_ns, found.log, consumers, found.msgs_dir, found.clean, damage, found.era
+    )
+
+
+def take_messages(
+    disk: Disk,
+    stream_dir: str,
+    config: StreamConfig,
+    consumer_seq: int,
+    cache_bytes: int = CACHE_BYTES,
+    block_bytes: int | None = None,
+) -> recovery.Recovered:
+    """The messages of a stream, recovered, mended and ready to be appended to."""
+    sidecar = Sidecar(disk, stream_dir)
     found = recovery.recover(
         disk,
         stream_dir,
-        name,
+        config.name,
         cache_bytes=cache_bytes,
-        consumer_seq=consumers.max_stream_seq(),
+        consumer_seq=consumer_seq,
         read_only=False,
     )
     sidecar.remove_stamp()
-    damage += found.damage
-    damage += _note_findings(found)
+    found.damage += _note_findings(found)
     if not found.clean:
         _sync_blocks(disk, found.msgs_dir)
     _replace_damaged(disk, sidecar, found)
     _start_writing(disk, found, config, block_bytes)
     _retire_old_indexes(disk, found)
-    return OpenedStream(
-        config, created_ns, found.log, consumers, found.msgs_dir, found.clean, damage, found.era
-    )
+    return found
 
 
 def _note_findings(found: recovery.Recovered) -> list[Damage]:

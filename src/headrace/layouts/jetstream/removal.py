@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.errors import BadInput, EndOfStream, MessageNotFound
+from headrace.errors import BadInput, DiskFault, EndOfStream, MessageNotFound
 from headrace.layouts.base import Ticket
 from headrace.layouts.jetstream import _kernels, upkeep
 from headrace.layouts.jetstream.paths import MSGS_NEW, MSGS_OLD, make_dirs
@@ -55,7 +55,7 @@ def erase(store: FileStreamStore, seq: int) -> bool:
         if store.disk.entry(path) is None:
             return True  # it was the last message of its block, which is gone with all its bytes
         if number != store.log.newest()[0]:
-            upkeep.drop_index(store)
+            upkeep.renew_index(store)
         store.sidecar.remove_guard(number)
         file = store.disk.open(path, "write")
         if file.read_at(0, len(_COMPRESSED)) == _COMPRESSED:
@@ -91,16 +91,24 @@ def purge(store: FileStreamStore, first_seq: int = 0) -> int:
             file.sync_data()
             disk.sync_dir(new)
 
-        store.with_reserve(build)
-        disk.rename(store.msgs_dir, old)
-        disk.rename(new, store.msgs_dir)
-        disk.sync_dir(store.stream_dir)
-        gone, size = store.log.clear()
-        store.dead = []
-        store.log.open_by_scan([number], {}, 1)
-        store.log.raise_last(last, last_time)
-        store.log.start_writer(number)
-        store.log.assume_durable()
+        with store.whole_or_poisoned():
+            try:
+                store.with_reserve(build)
+            except DiskFault:
+                if disk.entry(new) is not None:
+                    disk.remove_dir_all(new)  # found later, it would end the purge that was just refused
+                    disk.sync_dir(store.stream_dir)
+                raise PurgeRefused from None
+            disk.rename(store.msgs_dir, old)
+            disk.rename(new, store.msgs_dir)
+            disk.sync_dir(store.stream_dir)
+            gone, size = store.log.clear()
+            store.dead, store.unburied = [], []
+            store.log.open_by_scan([number], {}, 1)
+            store.log.raise_last(last, last_time)
+            store.log.start_writer(number)
+            store.log.assume_durable()
+            store.publish()
         disk.remove_dir_all(old)
         store.sidecar.remove_guards_but({number})
         store.dirty = True
@@ -158,6 +166,8 @@ def compact(store: FileStreamStore, seq: int) -> int:
         store.dirty = True
         upkeep.bury_dead(store)
         store.commit()
+        if store.type() != "memory":
+            store.disk.sync_dir(store.msgs_dir)  # whole blocks went without tombstones: only their absence tells
         after, size, *_ = store.log.totals()
         store.tell(after - before, size - size_before)
         return before - after
@@ -175,24 +185,20 @@ def truncate(store: FileStreamStore, seq: int) -> None:
         if store.type() != "memory":
             store.commit()
         highest = store.log.newest()[0]
-        upkeep.drop_index(store)
-        _, cut, tombstones = store.log.truncate_after(seq)
-        dead = sorted(store.log.take_dead(), reverse=True)
-        for number in dead:
-            store.disk.remove_file(f"{store.msgs_dir}/{number}.blk")
-            store.sidecar.remove_guard(number)
-        if cut is not None:
-            number, data = cut
-            store.sidecar.remove_guard(number)
-            store.disk.replace_file(f"{store.msgs_dir}/{number}.blk", data)
-            store.log.replaced(number, len(data))
-        store.disk.sync_dir(store.msgs_dir)
-        store.dead = []
-        store.log.start_writer(highest + 1)
-        # A block is never empty, and what the cut part knew to be gone stays gone.
-        pins = tombstones if store.log.has(seq) else [*tombstones, (seq, store.log.totals()[4])]
-        store.log.write_tombstones(pins)
-        store.dirty = True
-        store.commit()
+        with store.whole_or_poisoned():
+            _, cut, tombstones = store.log.truncate_after(seq)
+            # First what must outlive the files: a block is never empty, what the cut part knew to be gone stays
+            # gone, and so does what limits have evicted.
+            store.log.start_writer(highest + 1)
+            pins = tombstones if store.log.has(seq) else [*tombstones, (seq, store.log.totals()[4])]
+            store.log.write_tombstones(pins)
+            store.write_index()
+            if cut is not None:
+                number, data = cut
+                store.sidecar.remove_guard(number)
+                store.disk.replace_file(f"{store.msgs_dir}/{number}.blk", data)
+                store.log.replaced(number, len(data))
+            upkeep.drop_files(store, sorted(store.log.take_dead()))
+            store.publish()
         after, size, *_ = store.log.totals()
         store.tell(after - before, size - size_before)

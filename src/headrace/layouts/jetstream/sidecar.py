@@ -133,6 +133,11 @@ class Sidecar:
             self._disk.remove_file(self.guard_path(number))
             self._disk.sync_dir(self.path)
 
+    def forget_guard(self, number: int) -> None:
+        """The same for a block that is gone: one that comes back without its block hurts nobody."""
+        if self._disk.entry(self.guard_path(number)) is not None:
+            self._disk.remove_file(self.guard_path(number))
+
     def remove_guards_but(self, keep: set[int]) -> None:
         """Drop guards of blocks that are gone."""
         for name, _, _ in self._disk.list(self.path):

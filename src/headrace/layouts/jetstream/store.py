@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.errors import (
@@ -23,6 +24,7 @@ from headrace.errors import (
     ReadOnly,
     StoreClosed,
     StoreFull,
+    StorePoisoned,
 )
 from headrace.layouts.base import (
     ConsumerStore,
@@ -44,9 +46,10 @@ from headrace.layouts.jetstream.config import StreamConfig, block_size
 from headrace.layouts.jetstream.config_json import encode_stream_meta
 from headrace.layouts.jetstream.consumers import Consumers
 from headrace.layouts.jetstream.meta import write_meta
-from headrace.layouts.jetstream.opening import OpenedStream
+from headrace.layouts.jetstream.opening import OpenedStream, take_messages
 from headrace.layouts.jetstream.paths import INDEX
 from headrace.layouts.jetstream.scan_task import plan_blocks
+from headrace.layouts.jetstream.scrub import Scrubber
 from headrace.layouts.jetstream.sidecar import CleanStamp, Sidecar
 from headrace.record import Record
 
@@ -74,21 +77,27 @@ class FileStreamStore(StreamStore):
         self.log: BlockLog = opened.log
         self.consumers: Consumers = opened.consumers
         self.sidecar = Sidecar(disk, stream_dir)
-        self.read_only, self.durability, self._storage, self.clock = read_only, durability, storage, clock
+        self.durability: Durability = durability
+        self._storage: Storage = storage
+        self.read_only, self.clock = read_only, clock
         self.lock = threading.RLock()
+        self._block_bytes_given = block_bytes
         self.block_bytes = block_bytes or block_size(self.config)
-        self.dead: list[tuple[int, int]] = []
-        """(mark, block): unlinked once everything up to the mark is on disk."""
+        self.dead: list[upkeep.DeadBlock] = []
+        self.unburied: list[int] = []
+        self._half_done: str | None = None
         self.dirty = not opened.clean
         self.sync_every_ns, self.last_sync_ns, self.last_index_ns = sync_every_ns, clock(), clock()
         self._closed = False
+        self.scrubber = Scrubber(self)
         self._damage = opened.damage
         self._handler: StorageUpdate | None = None
 
     # Writing
 
     def append(self, batch: Batch, *, keep_positions: bool = False) -> Ticket:
-        """Store all messages of the batch, or none if a limit or the disk refuses.
+        """Store all messages of the batch, or none if a limit refuses. If the disk fails in the middle, what
+        was written before stays stored, but nothing of the batch is acknowledged.
 
         With `keep_positions` the batch's own positions are taken (they must grow).
         """
@@ -102,15 +111,23 @@ class FileStreamStore(StreamStore):
         total, start, now, first, stored_bytes = len(batch), 0, self.clock(), 0, 0
         next_seq = mark = trimmed = trimmed_bytes = 0
         while True:
-            stored, begin, next_seq, size, mark, _, out, out_bytes = self.log.append(
-                batch, start, now, keep_positions, self.block_bytes, limit
-            )
+            try:
+                stored, begin, next_seq, size, mark, _, out, out_bytes = self.log.append(
+                    batch, start, now, keep_positions, self.block_bytes, limit
+                )
+            except DiskFault:
+                self._take_back(first, next_seq)
+                raise
             first = first or begin
             start, stored_bytes = start + stored, stored_bytes + size
             trimmed, trimmed_bytes = trimmed + out, trimmed_bytes + out_bytes
             if start >= total:
                 break
-            upkeep.roll(self)
+            try:
+                upkeep.roll(self)
+            except DiskFault:
+                self._take_back(first, next_seq)
+                raise
         self.dirty = True
         out, out_bytes = self.apply_front_limits()
         if trimmed or out:
@@ -118,6 +135,14 @@ class FileStreamStore(StreamStore):
         if self._handler is not None:
             self.tell(total - trimmed - out, stored_bytes - trimmed_bytes - out_bytes, first if total == 1 else 0)
         return Ticket(self.name, first, next_seq, mark)
+
+    def _take_back(self, first: int, next_seq: int) -> None:
+        """A batch is stored whole or not at all: what was written before the disk refused is removed again."""
+        begun = list(range(first, next_seq)) if first else []
+        try:
+            self.with_reserve(lambda: self.log.remove(begun))
+        except (DiskFault, StorePoisoned):
+            self.log.forget(begun)
 
     def store_msg(self, subject: str, hdr: bytes | None, msg: bytes) -> tuple[int, int]:
         """Store one message; returns (sequence, time in ns). Durable after `commit`."""
@@ -183,7 +208,7 @@ class FileStreamStore(StreamStore):
         target = mark if mark is not None else self.log.totals()[3]
         if self.log.durable()[0] < target:
             self.log.commit(target)
-            self._publish()
+            self.publish()
         if self.dead:
             with self.lock:
                 upkeep.unlink_dead(self)
@@ -193,7 +218,8 @@ class FileStreamStore(StreamStore):
         if self.durability == "sync":
             self.commit(mark)
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Tell readers beside this writer how far they may read."""
         last = self.log.durable()[1]
         block = self.log.newest()
         self.sidecar.publish_mark(block[0], block[1], last)
@@ -201,9 +227,36 @@ class FileStreamStore(StreamStore):
     def heal(self) -> None:
         """After a failed sync: write what is in doubt again, into a new block, and go on."""
         with self.lock:
+            self._check_whole()
             blocks = self.log.blocks()
             self.log.rewrite_tail(blocks[-1][0] + 1)
-            self._publish()
+            self.publish()
+            upkeep.bury_dead(self)
+
+    @contextmanager
+    def whole_or_poisoned(self) -> Iterator[None]:
+        """Around changes of several files: when the disk fails in the middle, only opening again sorts it out."""
+        try:
+            yield
+        except (DiskFault, StorePoisoned) as error:
+            self._half_done = str(error)
+            raise
+
+    def _check_whole(self) -> None:
+        if self._half_done is not None:
+            raise StorePoisoned(f"stream {self.name}: a change stopped half way ({self._half_done}); open it again")
+
+    def mend(self, found: list[Damage]) -> None:
+        """Damage turned up in a live store: replace the blocks by sound copies, take the counts anew."""
+        with self.lock:
+            self.commit()
+            self.log.end_writer()
+            self._damage += found
+            seen = take_messages(
+                self.disk, self.stream_dir, self.config, self.consumers.max_stream_seq(), block_bytes=self.block_bytes
+            )
+            self.log, self.dead, self.dirty = seen.log, [], True
+            upkeep.apply_limits(self)
 
     # Reading
 
@@ -375,7 +428,7 @@ class FileStreamStore(StreamStore):
             self.write_index()
             write_meta(self.disk, self.stream_dir, self.name, encode_stream_meta(config, self.created_ns))
             self.config = config
-            self.block_bytes = block_size(config)
+            self.block_bytes = self._block_bytes_given or block_size(config)
             upkeep.apply_limits(self)
 
     def consumer_store(self, name: str, config: Any) -> ConsumerStore:
@@ -420,8 +473,9 @@ class FileStreamStore(StreamStore):
             self.consumers.stop()
             if self.read_only or self._storage == "memory":
                 return
+            self._check_whole()
             self.log.commit(self.log.totals()[3])
-            self._publish()
+            self.publish()
             upkeep.unlink_dead(self)
             number = self.log.newest()[0]
             self.log.end_writer()
@@ -444,6 +498,7 @@ class FileStreamStore(StreamStore):
     def check_writable(self) -> None:
         """Raise unless the store may be changed now."""
         self._check_open()
+        self._check_whole()
         if self.read_only:
             raise ReadOnly(f"stream {self.name} was opened for reading; open the volume with mode='rw'")
 

@@ -8,9 +8,9 @@ A file goes only after what made it unnecessary is on disk:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.errors import DiskFault
+from headrace.errors import DiskFault, DiskFull
 from headrace.layouts.jetstream import _kernels
 from headrace.layouts.jetstream.paths import INDEX
 
@@ -20,14 +20,22 @@ if TYPE_CHECKING:
 INDEX_EVERY_NS = 120 * 1_000_000_000
 COMPACT_BYTES_MIN = 2 << 20
 INDEX_SUBJECTS_MAX = 1_000_000
+DEAD_BLOCKS_MAX = 8
+
+
+class DeadBlock(NamedTuple):
+    """A file that goes once everything up to the mark is on disk."""
+
+    mark: int
+    number: int
+    carries_tombstones: bool
 
 
 def roll(store: FileStreamStore) -> None:
     """Seal the newest block and start the next. In mode `sync` it is synced before its successor exists."""
     if store.durability == "sync":
         store.commit()
-    number = store.log.end_writer()
-    assert number is not None, "append needs an open block"
+    number = store.log.newest()[0]
     store.log.start_writer(number + 1)
     seal(store, number)
 
@@ -55,29 +63,51 @@ def write_guard(store: FileStreamStore, number: int) -> None:
 
 
 def bury_dead(store: FileStreamStore) -> None:
-    """Blocks without live messages: save what they pin, then queue their files."""
-    dead = store.log.take_dead()
+    """Blocks without live messages: save what they pin, then queue their files.
+
+    When the disk has no room for that, they stay until the next time.
+    """
+    dead = store.unburied = [*store.unburied, *store.log.take_dead()]
     if not dead:
         return
-    copies = [tombstone for number in dead for tombstone in store.log.tombstones_of(number)]
-    if store.log.newest()[1] == 0:
-        _, _, last, _, last_time = store.log.totals()
+    copies: list[tuple[int, int]] = []
+    carries: dict[int, bool] = {}
+    for number in dead:
+        needed, carries[number] = store.log.tombstones_of(number)
+        copies += needed
+    _, _, last, _, last_time = store.log.totals()
+    if not store.log.has(last):
         copies.append((last, last_time))
-    mark = store.log.write_tombstones(copies)
-    store.dead.extend((mark, number) for number in dead)
-    if store.durability == "interval" or store.type() == "memory":
+    try:
+        mark = store.with_reserve(lambda: store.log.write_tombstones(copies))
+    except DiskFull:
+        return
+    store.unburied = []
+    store.dead.extend(DeadBlock(mark, number, carries[number]) for number in dead)
+    if store.type() == "memory":
         unlink_dead(store)
+    elif store.durability == "interval" and len(store.dead) >= DEAD_BLOCKS_MAX:
+        store.commit()  # their space is wanted before the next sync is due
 
 
 def unlink_dead(store: FileStreamStore) -> None:
-    """Remove the files whose time has come."""
+    """Remove the files whose time has come, oldest first.
+
+    A block that holds tombstones outlives the files of the messages they are for: were only its name gone
+    after a crash, those messages would come back.
+    """
     durable = store.log.durable()[0]
-    free = store.durability == "interval" or store.type() == "memory"
-    ready = [number for mark, number in store.dead if free or mark <= durable]
-    store.dead = [entry for entry in store.dead if entry[1] not in ready]
-    for number in ready:
-        store.disk.remove_file(f"{store.msgs_dir}/{number}.blk")
-        store.sidecar.remove_guard(number)
+    free = store.type() == "memory"
+    ready = sorted((dead for dead in store.dead if free or dead.mark <= durable), key=lambda dead: dead.number)
+    unsynced = False
+    for dead in ready:
+        if dead.carries_tombstones and unsynced:
+            store.disk.sync_dir(store.msgs_dir)
+            unsynced = False
+        store.disk.remove_file(f"{store.msgs_dir}/{dead.number}.blk")
+        store.dead.remove(dead)
+        store.sidecar.forget_guard(dead.number)
+        unsynced = True
 
 
 def apply_limits(store: FileStreamStore) -> None:
@@ -116,7 +146,9 @@ def tick(store: FileStreamStore, now_ns: int) -> None:
         if now_ns - store.last_sync_ns >= store.sync_every_ns:
             store.last_sync_ns = now_ns
             store.commit()
-    if store.dirty and now_ns - store.last_index_ns >= INDEX_EVERY_NS:
+    store.scrubber.step(now_ns)
+    few = store.log.state()[6] <= INDEX_SUBJECTS_MAX
+    if store.dirty and few and now_ns - store.last_index_ns >= INDEX_EVERY_NS:
         store.last_index_ns = now_ns
         compact_blocks(store)
         store.write_index()
@@ -136,17 +168,15 @@ def compact_blocks(store: FileStreamStore) -> int:
 
 def rewrite(store: FileStreamStore, number: int, data: bytes) -> None:
     """Replace a sealed block; indexes and guard that describe the old one go first."""
-    drop_index(store)
+    renew_index(store)
     store.sidecar.remove_guard(number)
     store.disk.replace_file(f"{store.msgs_dir}/{number}.blk", data)
     store.log.replaced(number, len(data))
     write_guard(store, number)
 
 
-def drop_index(store: FileStreamStore) -> None:
-    """index.db must not describe blocks that are about to change."""
-    path = f"{store.msgs_dir}/{INDEX}"
-    if store.disk.entry(path) is not None:
-        store.disk.remove_file(path)
-        store.disk.sync_dir(store.msgs_dir)
-        store.dirty = True
+def renew_index(store: FileStreamStore) -> None:
+    """index.db must not describe more than the blocks that are about to change will hold. It is replaced, not
+    dropped: what limits have evicted is known to it alone once they were relaxed."""
+    if store.disk.entry(f"{store.msgs_dir}/{INDEX}") is not None:
+        store.with_reserve(store.write_index)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -36,6 +37,7 @@ ROOT = "jetstream"
 DEFAULT_ACCOUNT = "$G"
 LOCK = "headrace.lock"
 TICK_S = 0.25
+LOG = logging.getLogger("headrace")
 
 
 class JetStreamVolume(Volume):
@@ -65,7 +67,8 @@ class JetStreamVolume(Volume):
         self._disk = disk or Disk.real()
         self.path = _base(path)
         self.root = f"{self.path}/{ROOT}"
-        self.read_only, self.durability, self._clock = mode == "r", durability, clock
+        self.durability: Durability = durability
+        self.read_only, self._clock = mode == "r", clock
         self._sync_every_ns, self._key, self._block_bytes = int(sync_interval_s * 1e9), key, block_bytes
         self._cache_bytes = cache_bytes
         self._stores: dict[str, FileStreamStore] = {}
@@ -92,6 +95,10 @@ class JetStreamVolume(Volume):
             if real:
                 foreign.refuse_if_served(self.root)
             self.notices = foreign.takeover_notices(self._disk, self._stream_dirs())
+            warning = foreign.file_system_notice(self.path) if real else None
+            self.notices += [warning] if warning else []
+            for notice in self.notices:
+                LOG.warning("%s", notice)
         except BaseException:
             self._lock.release()
             raise
@@ -146,6 +153,8 @@ class JetStreamVolume(Volume):
             block_bytes=self._block_bytes,
             sync_every_ns=self._sync_every_ns,
         )
+        for damage in store.damage():
+            LOG.warning("%s: %s at byte %d: %s", damage.file, damage.kind, damage.offset, damage.detail)
         if not self.read_only:
             upkeep.apply_limits(store)
             if not opened.clean:

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use super::log::{BlockLog, LogError, LogResult};
-use crate::disk::DiskFile;
+use super::log::{BlockLog, Inner, LogError, LogResult, Writer};
+use crate::disk::{DiskFile, replace_file};
 
 #[derive(Default)]
 pub struct Commit {
@@ -41,6 +41,8 @@ impl BlockLog {
 
     /// Returns once everything up to `mark` is on disk. `durable` is told after each sync.
     pub fn commit(&self, mark: u64) -> LogResult<()> {
+        // A ticket of an earlier life of the store counts bytes differently: everything so far covers it.
+        let mark = mark.min(self.lock().mark);
         let mut commit = self.commit.lock().expect("commit lock");
         loop {
             if let Some(reason) = &commit.poison {
@@ -65,7 +67,10 @@ impl BlockLog {
                     commit.durable_last = work.last;
                     self.note_durable(&work);
                 }
-                Err(error) => commit.poison = Some(error.to_string()),
+                Err(error) => {
+                    commit.poison = Some(error.to_string());
+                    self.give_back(work);
+                }
             }
             self.committed.notify_all();
         }
@@ -77,6 +82,13 @@ impl BlockLog {
         let names = std::mem::take(&mut inner.names_unsynced).then(|| inner.dir.clone());
         let sealed = std::mem::take(&mut inner.unsynced);
         Work { mark: inner.mark, last: inner.last, newest, sealed, names }
+    }
+
+    /// A sync failed: what was to be synced still is.
+    fn give_back(&self, work: Work) {
+        let mut inner = self.lock();
+        inner.names_unsynced |= work.names.is_some();
+        inner.unsynced.splice(0..0, work.sealed);
     }
 
     fn note_durable(&self, work: &Work) {
@@ -102,18 +114,21 @@ impl BlockLog {
 
     /// After a failed sync: everything written since the last good one goes into a new block, which is synced
     /// before the log takes anything again. Only then the doubtful tail of the old block is cut off: its
-    /// records live on in the new one.
+    /// records live on in the new one. May be tried again after a failure.
     pub fn rewrite_tail(&self, number: u64) -> LogResult<()> {
         let mut inner = self.lock();
+        inner.rewrite_sealed()?;
         let old = inner.writer.take().ok_or(LogError::NoWriter)?;
+        let mut free = number;
+        while inner.disk.entry(&inner.block_path(free))?.is_some() {
+            free += 1; // an earlier try could not take its file away
+        }
+        if let Err(error) = inner.copy_tail(&old, free) {
+            inner.undo_copy(old, free);
+            return Err(error);
+        }
         inner.cache.forget(old.number);
-        inner.start_writer(number)?;
-        let outcome = inner.move_tail(&old).and_then(|()| {
-            let writer = inner.writer.as_ref().ok_or(LogError::NoWriter)?;
-            writer.file.sync_data()?;
-            Ok(inner.disk.sync_dir(&inner.dir)?)
-        });
-        outcome?;
+        inner.adopt_tail(&old);
         let _ = old.file.set_len(old.durable_len as u64).and_then(|()| old.file.sync_data());
         inner.names_unsynced = false;
         let (mark, last) = (inner.mark, inner.last);
@@ -125,6 +140,37 @@ impl BlockLog {
         *commit = Commit { durable: mark, durable_last: last, syncing: false, poison: None };
         self.committed.notify_all();
         Ok(())
+    }
+}
+
+impl Inner {
+    /// Sealed blocks whose sync failed or is still to come (mode `interval`): written whole again, as new files.
+    fn rewrite_sealed(&mut self) -> LogResult<()> {
+        while let Some(file) = self.unsynced.first().cloned() {
+            if self.disk.entry(file.path())?.is_some() {
+                let bytes = file.read_at(0, usize::try_from(file.len()?).unwrap_or(usize::MAX))?;
+                replace_file(self.disk.as_ref(), file.path(), &bytes)?;
+            }
+            self.unsynced.remove(0);
+        }
+        Ok(())
+    }
+
+    /// The new block with the doubtful records, on disk for good.
+    fn copy_tail(&mut self, old: &Writer, number: u64) -> LogResult<()> {
+        self.start_writer(number)?;
+        let bytes = self.encode_tail(old);
+        self.write(&bytes)?;
+        self.writer.as_ref().ok_or(LogError::NoWriter)?.file.sync_data()?;
+        Ok(self.disk.sync_dir(&self.dir)?)
+    }
+
+    fn undo_copy(&mut self, old: Writer, number: u64) {
+        if self.blocks.last().is_some_and(|block| block.number == number) {
+            self.blocks.pop();
+            let _ = self.disk.remove_file(&self.block_path(number));
+        }
+        self.writer = Some(old);
     }
 }
 

@@ -178,15 +178,7 @@ impl BlockLog {
 
     /// Ends writing to the newest block. Returns its number and whether its bytes still need a sync.
     pub fn end_writer(&self) -> Option<u64> {
-        let mut inner = self.lock();
-        let writer = inner.writer.take()?;
-        let number = writer.number;
-        if writer.durable_len < writer.data.len() {
-            inner.unsynced.push(writer.file);
-        }
-        let loaded = Loaded { data: Arc::new(writer.data), lookup: writer.lookup };
-        inner.cache.put(number, Arc::new(loaded));
-        Some(number)
+        self.lock().end_writer()
     }
 
     /// Stores messages from `from` on until the batch or the block ends. Call again after rolling while
@@ -237,6 +229,18 @@ impl Inner {
         self.writer.as_ref().and(self.blocks.last()).map(|b| b.key).ok_or(LogError::NoWriter)
     }
 
+    fn end_writer(&mut self) -> Option<u64> {
+        let writer = self.writer.take()?;
+        let number = writer.number;
+        if writer.durable_len < writer.data.len() {
+            self.unsynced.push(writer.file);
+        }
+        let loaded = Loaded { data: Arc::new(writer.data), lookup: writer.lookup };
+        self.cache.put(number, Arc::new(loaded));
+        Some(number)
+    }
+
+    /// An open block ends only when its successor is there: a full disk must not leave the log without one.
     pub fn start_writer(&mut self, number: u64) -> LogResult<()> {
         let path = self.block_path(number);
         if self.blocks.last().is_some_and(|block| block.number == number) {
@@ -251,6 +255,7 @@ impl Inner {
             return Ok(());
         }
         let file = self.disk.open(&path, OpenMode::CreateNew)?;
+        self.end_writer();
         let mut block = Block::new(number, &self.stream, None);
         (block.first, block.last, block.last_time) = (self.last + 1, self.last, self.last_time);
         self.blocks.push(block);

@@ -181,14 +181,16 @@ impl BlockLog {
         Ok(())
     }
 
-    /// Tombstones of a block that still matter: for messages in blocks that stay.
-    pub fn tombstones_of(&self, number: u64) -> LogResult<Vec<(u64, i64)>> {
+    /// Tombstones of a block that still matter: for messages in blocks that stay. And whether it has any at all:
+    /// such a file may go only when the older ones that it speaks of are gone for good.
+    pub fn tombstones_of(&self, number: u64) -> LogResult<(Vec<(u64, i64)>, bool)> {
         let inner = self.lock();
         let (data, _, _) = super::block::read_plain(inner.disk.as_ref(), &inner.block_path(number), None)?;
-        let mut found = Vec::new();
+        let (mut found, mut any) = (Vec::new(), false);
         let mut at = 0;
         while let Ok(view) = View::parse(&data, at) {
             if view.is_tombstone() {
+                any = true;
                 let target = inner.block_at(view.sequence()).map(|i| &inner.blocks[i]);
                 if target.is_some_and(|b| b.number < number && b.first <= view.sequence()) {
                     found.push((view.sequence(), view.time));
@@ -196,7 +198,7 @@ impl BlockLog {
             }
             at = view.end();
         }
-        Ok(found)
+        Ok((found, any))
     }
 
     /// Blocks that are out of the list and wait to be unlinked.
@@ -446,15 +448,11 @@ impl Inner {
         Ok(Truncation { removed: before - self.msgs, cut, tombstones })
     }
 
-    /// Writes the records behind the old block's durable part again, into the block that was just started.
-    pub fn move_tail(&mut self, old: &Writer) -> LogResult<()> {
-        let (old_index, key) = (self.blocks.len() - 2, self.blocks[self.blocks.len() - 1].key);
+    /// The records behind the old block's durable part, for the block that was just started.
+    pub fn encode_tail(&self, old: &Writer) -> Vec<u8> {
+        let key = self.blocks[self.blocks.len() - 1].key;
         let mut out = Vec::new();
-        let mut moved: Vec<(View, u32, bool)> = Vec::new();
-        let mut at = old.durable_len;
-        while let Ok(view) = View::parse(&old.data, at) {
-            let live = view.is_message() && self.blocks[old_index].is_live(view.sequence());
-            moved.push((view, out.len() as u32, live));
+        for view in tail_views(old) {
             let fields = Fields {
                 raw_sequence: view.raw_sequence,
                 time: view.time,
@@ -463,16 +461,31 @@ impl Inner {
                 data: view.data(&old.data),
             };
             record::encode(&mut out, &key, &fields);
-            at = view.end();
         }
         if out.is_empty() {
             // A block must not be empty: pin the last sequence.
             encode_tombstone(&mut out, &key, self.last, self.last_time);
         }
-        self.write(&out)?;
+        out
+    }
+
+    /// The records of `encode_tail` are on disk: from now on they are the new block's.
+    pub fn adopt_tail(&mut self, old: &Writer) {
+        let (new, old_index) = (self.blocks.len() - 1, self.blocks.len() - 2);
+        let mut moved: Vec<(View, u32, bool)> = Vec::new();
+        let mut offset = 0;
+        for view in tail_views(old) {
+            let live = view.is_message() && self.blocks[old_index].is_live(view.sequence());
+            moved.push((view, offset, live));
+            offset += view.len as u32;
+        }
+        self.blocks[old_index].file_len = old.durable_len as u64;
+        if old.durable_len >= HASH_SIZE {
+            let end = old.durable_len;
+            self.blocks[old_index].last_hash = old.data[end - HASH_SIZE..end].try_into().expect("eight bytes");
+        }
         let cut = moved.iter().filter(|m| !m.0.is_tombstone()).map(|m| m.0.sequence()).min();
-        let Some(cut) = cut else { return Ok(()) };
-        let new = self.blocks.len() - 1;
+        let Some(cut) = cut else { return };
         (self.blocks[new].first, self.blocks[new].last) = (cut, cut - 1);
         for (view, offset, live) in moved.iter().filter(|m| !m.0.is_tombstone()) {
             let (sequence, bytes) = (view.raw_sequence & SEQUENCE_MASK, view.len as u64);
@@ -492,13 +505,18 @@ impl Inner {
         block.last = cut - 1;
         block.first = block.first.min(cut);
         block.deleted = block.deleted.iter().filter(|s| *s < cut).collect();
-        block.file_len = old.durable_len as u64;
-        if old.durable_len >= HASH_SIZE {
-            let end = old.durable_len;
-            block.last_hash = old.data[end - HASH_SIZE..end].try_into().expect("eight bytes");
-        }
-        Ok(())
+        self.drop_if_dead(old_index);
     }
+}
+
+/// What a writer holds behind its durable part.
+fn tail_views(writer: &Writer) -> impl Iterator<Item = View> + '_ {
+    let mut at = writer.durable_len;
+    std::iter::from_fn(move || {
+        let view = View::parse(&writer.data, at).ok()?;
+        at = view.end();
+        Some(view)
+    })
 }
 
 /// One tombstone as a whole block: what a purge leaves.

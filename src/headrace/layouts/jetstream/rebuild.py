@@ -1,0 +1,115 @@
+"""Saving a stream: opened with or without its metadata, written anew with every position it had.
+
+The new stream is filled under a configuration without limits, because a limit would throw away what is to be
+saved (a message older than max_age, say); the real configuration is put in place when everything is on disk.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.layouts.base import ConsumerState, Predicate
+from headrace.layouts.jetstream import recovery
+from headrace.layouts.jetstream._kernels import Disk
+from headrace.layouts.jetstream.config import UNLIMITED, StreamConfig
+from headrace.layouts.jetstream.config_json import encode_stream_meta
+from headrace.layouts.jetstream.consumer_recovery import CONSUMERS_DIR
+from headrace.layouts.jetstream.consumer_state import STATE_FILE
+from headrace.layouts.jetstream.consumers import Consumers
+from headrace.layouts.jetstream.inspector import Survey
+from headrace.layouts.jetstream.meta import write_meta
+from headrace.layouts.jetstream.opening import CACHE_BYTES, OpenedStream
+from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.volume import JetStreamVolume
+
+SUBJECTS_LISTED_MAX = 256
+
+
+def open_stream(disk: Disk, found: Survey, cache_bytes: int = CACHE_BYTES) -> FileStreamStore:
+    """The stream for reading, from its blocks alone when its metadata cannot be relied on."""
+    config = found.config or StreamConfig(name=found.stream)
+    consumers = Consumers(disk, found.directory, found.stream, writable=False, secret=found.secret)
+    log = recovery.recover(disk, found.directory, found.stream, cache_bytes=cache_bytes, secret=found.secret)
+    opened = OpenedStream(
+        config, found.created_ns or 0, log.log, consumers, log.msgs_dir, log.clean, log.damage, log.era
+    )
+    return FileStreamStore(disk, found.directory, opened, read_only=True)
+
+
+def guessed_config(store: FileStreamStore) -> StreamConfig:
+    """The least that the messages allow: the directory's name and the subjects that are in use."""
+    subjects = sorted(store.subjects_state(">"))
+    if len(subjects) > SUBJECTS_LISTED_MAX:
+        subjects = sorted({f"{subject.partition('.')[0]}.>" for subject in subjects if "." in subject}) + sorted(
+            subject for subject in subjects if "." not in subject
+        )
+    if len(subjects) > SUBJECTS_LISTED_MAX:
+        subjects = [">"]
+    return StreamConfig(name=store.name, subjects=tuple(subjects)).filled()
+
+
+def copy_stream(source: FileStreamStore, target: JetStreamVolume, name: str, config: StreamConfig) -> FileStreamStore:
+    """Every message that `source` serves, at its own sequence and time; first and last sequence too."""
+    bare = msgspec.structs.replace(
+        StreamConfig(name=config.name, subjects=(">",), compression=config.compression), metadata={}
+    )
+    store = target.create(name, config=bare)
+    state = source.fast_state()
+    if state.first_seq > 1:
+        store.compact(state.first_seq)
+    for batch in source.batches(Predicate()):
+        store.append(batch, keep_positions=True)
+    if state.last_seq > store.fast_state().last_seq:
+        store.skip_msg(state.last_seq)
+    store.commit()
+    return store
+
+
+def copy_consumers(source: FileStreamStore, store: FileStreamStore) -> dict[str, str]:
+    """Consumers with their state; returns what could not be taken over, by name."""
+    failed: dict[str, str] = {}
+    doubtful = set(source.consumers.doubtful())
+    for name in source.consumers.names():
+        consumer = source.consumers.get(name)
+        try:
+            made = store.consumers.create(name, consumer.config, consumer.created_ns)
+            made.update(consumer.state())
+        except HeadraceError as error:
+            failed[name] = str(error)
+            continue
+        if name in doubtful:
+            failed[name] = "its position could not be relied on: it starts again, messages may come twice"
+    store.consumers.commit()
+    return failed
+
+
+def settle(disk: Disk, directory: str, config: StreamConfig, created_ns: int, unmoved: list[str]) -> None:
+    """The last touch on a closed stream: the real configuration in place of the bare one.
+
+    `unmoved` consumers had no o.dat and get none: a server that finds one, even with zeros, takes the deliver
+    policy for applied and would send a consumer of new messages the old ones.
+    """
+    write_meta(disk, directory, config.name, encode_stream_meta(config, created_ns))
+    for name in unmoved:
+        place = f"{directory}/{CONSUMERS_DIR}/{name}"
+        if disk.entry(f"{place}/{STATE_FILE}") is not None:
+            disk.remove_file(f"{place}/{STATE_FILE}")
+            disk.sync_dir(place)
+
+
+def unmoved_consumers(disk: Disk, source: FileStreamStore) -> list[str]:
+    """Consumers that never delivered anything and so have no o.dat."""
+    place = f"{source.stream_dir}/{CONSUMERS_DIR}"
+    return [
+        name
+        for name in source.consumers.names()
+        if disk.entry(f"{place}/{name}/{STATE_FILE}") is None
+        and source.consumers.state_of(name) == ConsumerState()
+    ]
+
+
+def is_unlimited(config: StreamConfig) -> bool:
+    """Whether no limit can remove a message when the stream is next opened for writing."""
+    limits = (config.max_msgs, config.max_bytes, config.max_msgs_per_subject)
+    return config.max_age == 0 and all(limit in (0, UNLIMITED) for limit in limits)

@@ -1,0 +1,1 @@
+"""What an operator does with a store, as functions over a plan of blocks. Nothing here prints."""
