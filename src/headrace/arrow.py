@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -36,8 +37,10 @@ def to_record_batch(batch: Batch, log: str, columns: Sequence[str] | None = None
     """The asked columns of a batch; the others are not even decoded."""
     wanted = list(columns or COLUMNS)
     made = batch.arrow_columns([name for name in wanted if name != "log"])
-    arrays = [_log(log, len(batch)) if name == "log" else _array(name, len(batch), made[name]) for name in wanted]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema(wanted))
+    arrays: list[Any] = [_log(log, len(batch)) if name == "log" else _array(name, len(batch), made[name]) for name in wanted]
+    # The stubs leave the element type of arrays open.
+    batches: Any = pa.RecordBatch
+    return batches.from_arrays(arrays, schema=schema(wanted))
 
 
 def _type(name: str) -> pa.DataType:
@@ -46,7 +49,7 @@ def _type(name: str) -> pa.DataType:
     return _FIELDS[name]
 
 
-def _log(log: str, count: int) -> pa.Array:
+def _log(log: str, count: int) -> Any:
     return pa.repeat(log, count)
 
 
@@ -58,7 +61,7 @@ def _data(buffer: Buffer) -> pa.Buffer:
     return pa.py_buffer(buffer)
 
 
-def _array(name: str, count: int, parts: tuple[Buffer, ...]) -> pa.Array:
+def _array(name: str, count: int, parts: tuple[Buffer, ...]) -> Any:
     kind = _FIELDS[name]
     if len(parts) == 1:
         return pa.Array.from_buffers(kind, count, [None, _data(parts[0])])
@@ -68,8 +71,9 @@ def _array(name: str, count: int, parts: tuple[Buffer, ...]) -> pa.Array:
     name_count, value_count = len(name_offsets) // 4 - 1, len(value_offsets) // 4 - 1
     keys = pa.Array.from_buffers(pa.string(), name_count, [None, _data(name_offsets), _data(names)])
     texts = pa.Array.from_buffers(pa.string(), value_count, [None, _data(value_offsets), _data(values)])
-    lists = pa.Array.from_buffers(
-        pa.list_(pa.string()), name_count, [None, _data(list_offsets)], children=[texts]
-    )
-    entries = pa.StructArray.from_arrays([keys, lists], fields=[_HEADERS.key_field, _HEADERS.item_field])
-    return pa.Array.from_buffers(_HEADERS, count, [_buffer(validity), _data(map_offsets)], children=[entries])
+    # The type stubs know no nested arrays from buffers.
+    nested: Any = pa.Array.from_buffers
+    lists = nested(pa.list_(pa.string()), name_count, [None, _data(list_offsets)], children=[texts])
+    pairs: Any = pa.StructArray
+    entries = pairs.from_arrays([keys, lists], fields=[_HEADERS.key_field, _HEADERS.item_field])
+    return nested(_HEADERS, count, [_buffer(validity), _data(map_offsets)], children=[entries])

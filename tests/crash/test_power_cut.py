@@ -11,6 +11,7 @@ import random
 
 import pytest
 
+import headrace
 from headrace._core import Disk
 from headrace.testing import CrashDriver, CrashPoint, FakeClock, live_until
 from tests.crash.witness import (
@@ -18,6 +19,7 @@ from tests.crash.witness import (
     STREAM_DIR,
     Content,
     Snapshot,
+    Step,
     Witness,
     check_found,
     delete_shortcuts,
@@ -38,7 +40,7 @@ def some(first: int, count: int, size: int = 60) -> list[Content]:
 
 def everyday(disk: Disk, witness: Witness) -> None:
     """Appends over several blocks, every kind of removal, consumers, a clean stop and another life."""
-    clock = FakeClock()
+    clock = witness.clock
     volume = open_volume(disk, create=True, clock=clock)
     store = witness.create(volume, subjects=["s.>"])
     witness.append(store, some(1, 5))
@@ -76,7 +78,7 @@ def everyday(disk: Disk, witness: Witness) -> None:
 
 def compressed(disk: Disk, witness: Witness) -> None:
     """S2: blocks are packed when they are sealed, and packed again when something in them is erased."""
-    volume = open_volume(disk, create=True)
+    volume = open_volume(disk, create=True, clock=witness.clock)
     store = witness.create(volume, subjects=["s.>"], compression="s2")
     for start in range(1, 61, 20):
         witness.append(store, some(start, 20, size=90))
@@ -89,7 +91,7 @@ def compressed(disk: Disk, witness: Witness) -> None:
 
 def limited(disk: Disk, witness: Witness) -> None:
     """Limits evict without a trace in the blocks; when they are relaxed, what was evicted stays away."""
-    volume = open_volume(disk, create=True)
+    volume = open_volume(disk, create=True, clock=witness.clock)
     store = witness.create(volume, subjects=["s.>"], max_msgs=15)
     for start in (1, 11, 21, 31):
         witness.append(store, some(start, 10), evicts=True)
@@ -108,7 +110,7 @@ def limited(disk: Disk, witness: Witness) -> None:
 
 def expiring(disk: Disk, witness: Witness) -> None:
     """Age takes whole blocks: the next sequence must outlive the messages that proved it."""
-    clock = FakeClock()
+    clock = witness.clock
     volume = open_volume(disk, create=True, clock=clock)
     store = witness.create(volume, subjects=["s.>"], max_age=60_000_000_000)
     witness.append(store, some(1, 25))
@@ -126,15 +128,13 @@ def expiring(disk: Disk, witness: Witness) -> None:
     witness.append(store, some(51, 2))
 
 
-def _everything_goes():
-    from tests.crash.witness import Step
-
+def _everything_goes() -> Step:
     return Step("expire", lambda _seq: True)
 
 
 def check(disk: Disk, witness: Witness, point: CrashPoint) -> None:
     chance = random.Random(f"{point}")
-    clock = FakeClock(witness_time(witness))
+    clock = FakeClock(witness.clock.now_ns)
     _crash_while_opening(disk, witness, chance, clock)
     volume = open_volume(disk, create=True, clock=clock)
     if STREAM not in volume.logs():
@@ -149,7 +149,7 @@ def check(disk: Disk, witness: Witness, point: CrashPoint) -> None:
     again = Snapshot.of(open_volume(disk.crash(0, "none"), clock=clock).open(STREAM))
     assert again == found, "something that was visible vanished in a second crash"
 
-    ticket = store.append(headrace_batch())
+    ticket = store.append(headrace.batch("s.0", [b"after the crash"]))
     store.commit(ticket.mark)
     step = witness.step
     floor = witness.settled.last if step is None or step.lowers_last_to is None else step.lowers_last_to
@@ -163,17 +163,6 @@ def check(disk: Disk, witness: Witness, point: CrashPoint) -> None:
         delete_shortcuts(bare)
         rescanned = open_volume(bare, clock=clock).open(STREAM)
         assert Snapshot.of(rescanned) == live, "the blocks alone tell something else"
-
-
-def headrace_batch():
-    import headrace
-
-    return headrace.batch("s.0", [b"after the crash"])
-
-
-def witness_time(witness: Witness) -> int:
-    times = [time for time, _ in witness.settled.messages.values()]
-    return max(times, default=FakeClock().now_ns) + 1_000
 
 
 def relaxed(witness: Witness) -> bool:

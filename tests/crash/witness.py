@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ import msgspec
 
 import headrace
 from headrace._core import Batch, Disk
-from headrace.layouts.base import ConsumerState
+from headrace.layouts.base import ConsumerState, Pending
 from headrace.layouts.jetstream.config import ConsumerConfig, StreamConfig
 from headrace.layouts.jetstream.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
@@ -44,8 +44,15 @@ class Snapshot:
     @classmethod
     def of(cls, store: FileStreamStore) -> Snapshot:
         messages = {record.seq: (record.time_ns, content_of(record)) for record in store}
-        consumers = {name: store.consumers.state_of(name) for name in store.consumers.names()}
+        consumers = {name: in_seconds(store.consumers.state_of(name)) for name in store.consumers.names()}
         return cls(messages, store.state().last_seq, store.config, consumers)
+
+
+def in_seconds(state: ConsumerState) -> ConsumerState:
+    """o.dat has whole seconds, the journal nanoseconds: both are right."""
+    for seq, pending in state.pending.items():
+        state.pending[seq] = Pending(pending.sequence, pending.time_ns // 1_000_000_000)
+    return state
 
 
 @dataclass
@@ -66,11 +73,12 @@ class Witness:
     def __init__(self) -> None:
         self.settled = Snapshot()
         self.created = False
+        self.clock = FakeClock()
         self.step: Step | None = None
         self.done: list[str] = []
 
     @contextmanager
-    def doing(self, store: FileStreamStore, step: Step) -> Iterator[None]:
+    def doing(self, store: FileStreamStore, step: Step) -> Generator[None]:
         """Around one step; leaving it means that the step was acknowledged."""
         self.step = step
         yield
@@ -147,10 +155,10 @@ class Witness:
         with self.doing(store, step):
             for seq in seqs:
                 consumer.update_delivered(own[seq], seq, 1, store.clock())
-                step.consumers.append({name: consumer.state()})
+                step.consumers.append({name: in_seconds(consumer.state())})
             for seq in acks:
                 consumer.update_acks(consumer.state().pending[seq].sequence, seq)
-                step.consumers.append({name: consumer.state()})
+                step.consumers.append({name: in_seconds(consumer.state())})
             consumer.commit()
 
 

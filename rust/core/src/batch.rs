@@ -54,9 +54,7 @@ impl HeaderCodec {
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::None, Self::Nats, Self::Kafka, Self::Amqp, Self::RocketMq]
-            .into_iter()
-            .find(|codec| codec.name() == name)
+        [Self::None, Self::Nats, Self::Kafka, Self::Amqp, Self::RocketMq].into_iter().find(|codec| codec.name() == name)
     }
 }
 

@@ -343,8 +343,11 @@ pub fn s2_compress_stream(input: &[u8]) -> Vec<u8> {
     for block in input.chunks(BLOCK_BYTES) {
         let encoded = encoder.encode(block);
         // Less than an eighth saved is not worth the decoding.
-        let (kind, data) =
-            if encoded.len() < block.len() - block.len() / 8 { (TYPE_COMPRESSED, &encoded[..]) } else { (TYPE_STORED, block) };
+        let (kind, data) = if encoded.len() < block.len() - block.len() / 8 {
+            (TYPE_COMPRESSED, &encoded[..])
+        } else {
+            (TYPE_STORED, block)
+        };
         let header = Header { kind, len: CRC_BYTES + data.len() };
         out.extend_from_slice(&header.word().to_le_bytes());
         out.extend_from_slice(&masked_crc(block).to_le_bytes());

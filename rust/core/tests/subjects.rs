@@ -74,7 +74,8 @@ fn matching() {
 
 #[test]
 fn overlapping() {
-    let cases = [("a.*", "*.b", true), ("a.>", "a", false), ("a.>", "*.b.c", true), ("a.b", "a.c", false), ("", "x", true)];
+    let cases =
+        [("a.*", "*.b", true), ("a.>", "a", false), ("a.>", "*.b.c", true), ("a.b", "a.c", false), ("", "x", true)];
     for (a, b, expected) in cases {
         assert_eq!(overlap(a.as_bytes(), b.as_bytes()), expected, "{a} {b}");
         assert_eq!(overlap(b.as_bytes(), a.as_bytes()), expected, "{b} {a}");
@@ -220,7 +221,9 @@ fn a_million_subjects() {
     let mut matched = 0;
     tree.for_each_match(&Filter::new(b"kv.*.*"), |_, _| matched += 1);
     let match_ns = each(started);
-    println!("insert {insert_ns} ns, find {find_ns} ns, walk {match_ns} ns, {overhead} bytes each with an 8-byte value");
+    println!(
+        "insert {insert_ns} ns, find {find_ns} ns, walk {match_ns} ns, {overhead} bytes each with an 8-byte value"
+    );
     assert_eq!((tree.len() as u64, matched), (COUNT, COUNT));
     assert!(overhead <= 100, "{overhead} bytes per subject");
 

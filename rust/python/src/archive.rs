@@ -15,12 +15,7 @@ fn natsarc_encode<'py>(py: Python<'py>, batch: &Batch) -> Bound<'py, PyBytes> {
 
 /// (batch, next offset, ended, problem or None).
 #[pyfunction]
-fn natsarc_decode(
-    py: Python<'_>,
-    data: &[u8],
-    offset: usize,
-    max_msgs: usize,
-) -> (Batch, usize, bool, Option<String>) {
+fn natsarc_decode(py: Python<'_>, data: &[u8], offset: usize, max_msgs: usize) -> (Batch, usize, bool, Option<String>) {
     let (batch, next, stop) = py.detach(|| archive::decode(data, offset, max_msgs));
     let ended = stop == Stop::End;
     let problem = if let Stop::Malformed(problem) = stop { Some(problem) } else { None };

@@ -58,8 +58,15 @@ fn record_class<'py>(py: Python<'py>) -> PyResult<&'py Bound<'py, PyType>> {
 pub fn record<'py>(py: Python<'py>, batch: &core::Batch, entry: &Entry) -> PyResult<Bound<'py, PyAny>> {
     let optional = |span: core::Span| (!span.is_null()).then(|| PyBytes::new(py, batch.bytes(span)));
     let subject = text(py, batch.bytes(entry.subject));
-    let fields =
-        (entry.position, entry.time, subject, optional(entry.data), optional(entry.headers), optional(entry.key), entry.flags);
+    let fields = (
+        entry.position,
+        entry.time,
+        subject,
+        optional(entry.data),
+        optional(entry.headers),
+        optional(entry.key),
+        entry.flags,
+    );
     record_class(py)?.call1(fields)
 }
 
@@ -118,7 +125,10 @@ impl Batch {
             let (item, key) = (data.get_item(at)?, optional_at(&keys, at)?);
             let header = optional_at(&headers, at)?;
             let bytes = |value: &Bound<'_, PyAny>| value.cast::<PyBytes>().is_ok();
-            if !(item.is_none() || bytes(&item)) || header.as_ref().is_some_and(|h| !bytes(h)) || key.as_ref().is_some_and(|k| !bytes(k)) {
+            if !(item.is_none() || bytes(&item))
+                || header.as_ref().is_some_and(|h| !bytes(h))
+                || key.as_ref().is_some_and(|k| !bytes(k))
+            {
                 return Err(bad_input(format!("message {at}: data, headers and keys are bytes or None")));
             }
             let message = Message {

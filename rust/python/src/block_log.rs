@@ -25,10 +25,14 @@ pub fn log_error(error: LogError) -> PyErr {
     match error {
         LogError::Disk(error) => disk_error(error),
         LogError::Poisoned(_) => raise("StorePoisoned", error.to_string()),
-        LogError::TooLarge { .. } | LogError::SubjectTooLong(_) | LogError::NotAbove { .. } => bad_input(error.to_string()),
+        LogError::TooLarge { .. } | LogError::SubjectTooLong(_) | LogError::NotAbove { .. } => {
+            bad_input(error.to_string())
+        }
         LogError::NoWriter => raise("ReadOnly", error.to_string()),
         LogError::NoBlock(_) => raise("NotFound", error.to_string()),
-        LogError::Unsound(problem) => damaged("Damaged", "index.db", 0, &problem, "counts that add up", "it is rebuilt from the blocks"),
+        LogError::Unsound(problem) => {
+            damaged("Damaged", "index.db", 0, &problem, "counts that add up", "it is rebuilt from the blocks")
+        }
     }
 }
 
@@ -40,8 +44,7 @@ pub fn cipher_key((cipher, seed, nonce): CipherTuple) -> PyResult<Seed> {
     Ok(Seed { cipher, seed, nonce })
 }
 
-type FoundTuple<'py> =
-    (u64, i64, Bound<'py, PyString>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
+type FoundTuple<'py> = (u64, i64, Bound<'py, PyString>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
 fn found_tuple<'py>(py: Python<'py>, found: &Found) -> FoundTuple<'py> {
     let headers = found.headers.as_ref().map(|headers| PyBytes::new(py, headers));
@@ -71,9 +74,7 @@ impl BlockLog {
     ) -> PyResult<(Vec<(u64, u64, u64, Bound<'py, PyBytes>)>, u64, u64)> {
         let keys: PyResult<HashMap<u64, Seed>> = ciphers.into_iter().map(|(n, c)| Ok((n, cipher_key(c)?))).collect();
         let keys = keys?;
-        let report = py
-            .detach(|| self.0.open_by_scan(&numbers, &keys, threads))
-            .map_err(log_error)?;
+        let report = py.detach(|| self.0.open_by_scan(&numbers, &keys, threads)).map_err(log_error)?;
         let blocks = report.blocks.iter().map(|(n, len, tail, hash)| (*n, *len, *tail, PyBytes::new(py, hash)));
         Ok((blocks.collect(), report.last, report.highest_plausible))
     }
@@ -110,7 +111,7 @@ impl BlockLog {
         self.0.end_writer()
     }
 
-    #[allow(clippy::type_complexity)] // small tuples instead of objects with getters: this is the hot call
+    #[allow(clippy::type_complexity, clippy::too_many_arguments)] // small tuples, no objects: this is the hot call
     fn append(
         &self,
         py: Python<'_>,
@@ -160,7 +161,12 @@ impl BlockLog {
         self.0.lock().drop_dead_blocks();
     }
 
-    fn erasure<'py>(&self, py: Python<'py>, sequence: u64, random: &[u8]) -> PyResult<Option<(u64, u64, Bound<'py, PyBytes>)>> {
+    fn erasure<'py>(
+        &self,
+        py: Python<'py>,
+        sequence: u64,
+        random: &[u8],
+    ) -> PyResult<Option<(u64, u64, Bound<'py, PyBytes>)>> {
         let found = py.detach(|| self.0.erasure(sequence, random)).map_err(log_error)?;
         Ok(found.map(|(number, offset, bytes)| (number, offset, PyBytes::new(py, &bytes))))
     }
@@ -314,6 +320,7 @@ impl BlockLog {
         Ok(inner.blocks[index].deleted.iter().collect())
     }
 
+    #[allow(clippy::type_complexity)]
     fn cipher_of<'py>(
         &self,
         py: Python<'py>,

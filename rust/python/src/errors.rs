@@ -20,10 +20,8 @@ pub fn damaged(class: &str, file: &str, offset: u64, seen: &str, expected: &str,
 }
 
 fn instance<'py>(py: Python<'py>, class: &str, arguments: impl PyCallArgs<'py>) -> PyErr {
-    let made = py
-        .import("headrace.errors")
-        .and_then(|errors| errors.getattr(class))
-        .and_then(|class| class.call1(arguments));
+    let made =
+        py.import("headrace.errors").and_then(|errors| errors.getattr(class)).and_then(|class| class.call1(arguments));
     match made {
         Ok(error) => PyErr::from_value(error),
         // Only when the package is broken: say so rather than hide it behind another error.

@@ -44,7 +44,14 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 fn decode_error(file: &str, error: DecodeError) -> PyErr {
-    damaged("Damaged", file, error.offset as u64, &error.problem, "a whole index file", "it is not used; the blocks are scanned instead")
+    damaged(
+        "Damaged",
+        file,
+        error.offset as u64,
+        &error.problem,
+        "a whole index file",
+        "it is not used; the blocks are scanned instead",
+    )
 }
 
 #[pyfunction]
@@ -62,7 +69,14 @@ fn s2_compress<'py>(py: Python<'py>, data: &[u8]) -> Bound<'py, PyBytes> {
 #[pyfunction]
 fn s2_decompress<'py>(py: Python<'py>, data: &[u8], max_output: usize) -> PyResult<Bound<'py, PyBytes>> {
     let plain = py.detach(|| compress::s2_decompress_stream(data, max_output)).map_err(|error| {
-        damaged("Damaged", "S2 stream", 0, &error.to_string(), "a sound S2 stream", "get the bytes again from where they came")
+        damaged(
+            "Damaged",
+            "S2 stream",
+            0,
+            &error.to_string(),
+            "a sound S2 stream",
+            "get the bytes again from where they came",
+        )
     })?;
     Ok(PyBytes::new(py, &plain))
 }
@@ -74,7 +88,13 @@ fn js_compress_block<'py>(py: Python<'py>, plain: &[u8]) -> Bound<'py, PyBytes> 
 }
 
 #[pyfunction]
-fn js_tombstone_block<'py>(py: Python<'py>, stream: &str, number: u64, sequence: u64, time_ns: i64) -> Bound<'py, PyBytes> {
+fn js_tombstone_block<'py>(
+    py: Python<'py>,
+    stream: &str,
+    number: u64,
+    sequence: u64,
+    time_ns: i64,
+) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &remove::tombstone_block(stream.as_bytes(), number, sequence, time_ns))
 }
 
@@ -140,7 +160,8 @@ fn js_encode_idx<'py>(
 
 #[pyfunction]
 fn js_decode_index<'py>(py: Python<'py>, file: &str, data: &[u8], stream: &str) -> PyResult<Bound<'py, PyDict>> {
-    let index = IndexDb::decode(data, &HashKey::from_text(stream.as_bytes())).map_err(|error| decode_error(file, error))?;
+    let index =
+        IndexDb::decode(data, &HashKey::from_text(stream.as_bytes())).map_err(|error| decode_error(file, error))?;
     let result = PyDict::new(py);
     result.set_item("version", index.version)?;
     result.set_item("msgs", index.msgs)?;
@@ -162,6 +183,9 @@ fn js_decode_index<'py>(py: Python<'py>, file: &str, data: &[u8], stream: &str) 
     Ok(result)
 }
 
+/// (kind, offset, length, first sequence, next sequence, detail)
+type Finding = (&'static str, u64, u64, Option<u64>, Option<u64>, String);
+
 /// One block file, scanned: its sound messages and what is not sound.
 #[pyclass(frozen, module = "headrace._core")]
 struct BlockScan {
@@ -171,7 +195,7 @@ struct BlockScan {
     #[pyo3(get)]
     placeholders: Vec<u64>,
     #[pyo3(get)]
-    findings: Vec<(&'static str, u64, u64, Option<u64>, Option<u64>, String)>,
+    findings: Vec<Finding>,
     #[pyo3(get)]
     file_bytes: u64,
     #[pyo3(get)]

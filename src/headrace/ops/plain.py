@@ -7,7 +7,8 @@ from typing import Any
 
 from headrace.units import format_time_ns
 
-HIDDEN = frozenset({"last_hash", "gaps", "absent"})
+HIDDEN = frozenset({"last_hash", "gaps", "absent", "deleted"})
+"""Long or of use to programs here only; counts of them are shown."""
 
 
 def plain(value: Any) -> Any:

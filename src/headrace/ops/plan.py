@@ -13,11 +13,19 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headrace._core import Disk
 from headrace.errors import BadInput, NotFound
 from headrace.layouts.jetstream.audit import Indexes, read_indexes
-from headrace.layouts.jetstream.inspector import BlockFacts, BlockFile, Survey, check_block, find_streams, survey
+from headrace.layouts.jetstream.inspector import (
+    BlockFacts,
+    BlockFile,
+    Survey,
+    check_block,
+    find_streams,
+    survey,
+)
 
 PRODUCTS = {"jetstream": "NATS JetStream"}
 THREADS = min(4, os.cpu_count() or 1)
@@ -78,13 +86,20 @@ def make_plan(
     return plan
 
 
+def absolute(path: str) -> str:
+    """The path from the root, links not followed: a stream's directory has its name, also behind a link."""
+    return os.path.normpath(Path.cwd() / check_path(path))
+
+
 def check_path(path: str | os.PathLike[str]) -> str:
     """The path as text that the core can take."""
     text = os.fspath(path)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise BadInput(f"{text!r}: the path is not valid UTF-8; rename the directory or use a link") from error
+        raise BadInput(
+            f"{text!r}: the path is not valid UTF-8; rename the directory or use a link"
+        ) from error
     if not text or "\0" in text:
         raise BadInput(f"{text!r} is not a path")
     return text
@@ -106,10 +121,18 @@ def run_task(task: BlockTask, disk: Disk | None = None) -> BlockFacts:
 
 
 def run_plan(
-    plan: Plan, *, disk: Disk | None = None, threads: int = THREADS, progress: Progress | None = None
+    plan: Plan,
+    *,
+    disk: Disk | None = None,
+    threads: int = THREADS,
+    progress: Progress | None = None,
+    rounds: int = 1,
 ) -> dict[str, list[BlockFacts]]:
-    """Check every block; results by stream, in block order. Memory: a few blocks per thread."""
-    on, total, done = disk or Disk.real(), plan.file_bytes, 0
+    """Check every block; results by stream, in block order. Memory: one block per thread.
+
+    `rounds` says how often the caller goes over all bytes: this is the first time, and progress counts so.
+    """
+    on, total, done = disk or Disk.real(), plan.file_bytes * rounds, 0
     facts: dict[str, list[BlockFacts]] = {name: [] for name in plan.streams}
     if progress is not None:
         progress(0, total)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from headrace._core import Disk
@@ -104,12 +105,16 @@ class VerifyReport:
 
 
 def describe(damage: Damage) -> str:
-    """One finding in one line: file, bytes, kind, sequences, detail."""
-    place = f"bytes {damage.offset}..{damage.offset + damage.length}" if damage.length else "as a whole"
+    """One finding in one line: file, bytes (both ends included), kind, sequences, detail."""
+    place = f"bytes {damage.offset}..{damage.offset + damage.length - 1}" if damage.length else "as a whole"
     seqs = ""
     if damage.first_seq is not None and damage.next_seq is not None and damage.next_seq > damage.first_seq:
         last = damage.next_seq - 1
-        seqs = f", sequence {damage.first_seq}" if last == damage.first_seq else f", sequences {damage.first_seq}..{last}"
+        seqs = (
+            f", sequence {damage.first_seq}"
+            if last == damage.first_seq
+            else f", sequences {damage.first_seq}..{last}"
+        )
     return f"{damage.file}: {place}: {damage.kind}{seqs}: {damage.detail}"
 
 
@@ -184,20 +189,19 @@ def _stream_report(
 
 def _between(held: list[BlockFacts]) -> int:
     """Sequences missing between one block and the next."""
-    pairs = zip(held, held[1:], strict=False)
-    return sum(max((after.first_seq or 0) - (before.last_seq or 0) - 1, 0) for before, after in pairs)
+    return sum(
+        max((after.first_seq or 0) - (before.last_seq or 0) - 1, 0) for before, after in pairwise(held)
+    )
 
 
 def _in_time_order(held: list[BlockFacts]) -> bool:
-    pairs = zip(held, held[1:], strict=False)
-    steps = ((before.last_time_ns or 0) <= (after.first_time_ns or 0) for before, after in pairs)
+    steps = ((before.last_time_ns or 0) <= (after.first_time_ns or 0) for before, after in pairwise(held))
     return all(block.in_time_order for block in held) and all(steps)
 
 
 def _note_order(report: StreamReport, held: list[BlockFacts]) -> None:
-    for before, after in zip(held, held[1:], strict=False):
+    for before, after in pairwise(held):
         if (after.first_seq or 0) <= (before.last_seq or 0):
             report.notes.append(f"blocks {before.number} and {after.number} overlap: the newer record counts")
     if not report.in_time_order:
         report.notes.append("stored times go backwards: the writer's clock was set back")
-

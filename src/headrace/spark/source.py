@@ -46,12 +46,12 @@ class HeadraceSource(DataSource):
         """All columns, or those of the option `columns`."""
         if "columns" not in self.given:
             return SCHEMA
-        types = dict(part.split(" ", 1) for part in SCHEMA.split(", "))
+        types = {name: f"{name} {kind}" for name, _, kind in (part.partition(" ") for part in SCHEMA.split(", "))}
         wanted = [column.strip() for column in self.given["columns"].split(",")]
         for column in wanted:
             if column not in types:
                 raise BadInput(f"headrace source: no column {column!r}; there are: {', '.join(COLUMNS)}")
-        return ", ".join(f"{column} {types[column]}" for column in wanted)
+        return ", ".join(types[column] for column in wanted)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader for the columns of `schema`."""

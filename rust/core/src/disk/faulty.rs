@@ -148,7 +148,11 @@ impl FaultPlan {
         }
         let number = plan.syncs;
         plan.syncs += 1;
-        if due(number, plan.fault.fail_sync_at, plan.fault.sticky) { Err(plan.fault.sync_error.error()) } else { Ok(()) }
+        if due(number, plan.fault.fail_sync_at, plan.fault.sticky) {
+            Err(plan.fault.sync_error.error())
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -16,9 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::crashed::{Random, survivor};
 use super::names::{Directory, Names, Node};
-use super::{
-    DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, OpenMode, failed, too_large,
-};
+use super::{DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, OpenMode, failed, too_large};
 
 pub(super) const PAGE_BYTES: usize = 512;
 /// Far above any test; a wild offset must be an error, not an allocation.

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{FlockOperation, flock};
 
-use super::{
-    DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, OpenMode, failed, too_large,
-};
+use super::{DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, OpenMode, failed, too_large};
 
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;

@@ -122,7 +122,11 @@ impl<V> SubjectTree<V> {
             return leaf;
         }
         loop {
-            let text = if node & LEAF == 0 { &self.forks[node as usize].text } else { &self.leaves[(node & !LEAF) as usize].text };
+            let text = if node & LEAF == 0 {
+                &self.forks[node as usize].text
+            } else {
+                &self.leaves[(node & !LEAF) as usize].text
+            };
             let text = self.text.get(text);
             let common = text.iter().zip(rest).take_while(|(ours, theirs)| ours == theirs).count();
             if node & LEAF != 0 && common == text.len() && common == rest.len() {
@@ -245,7 +249,11 @@ impl<V> SubjectTree<V> {
     }
 
     fn text_of(&mut self, node: NodeRef) -> &mut Piece {
-        if node & LEAF == 0 { &mut self.forks[node as usize].text } else { &mut self.leaves[(node & !LEAF) as usize].text }
+        if node & LEAF == 0 {
+            &mut self.forks[node as usize].text
+        } else {
+            &mut self.leaves[(node & !LEAF) as usize].text
+        }
     }
 
     fn relink(&mut self, link: Link, node: NodeRef) {
@@ -353,7 +361,8 @@ impl Walk {
             self.subject.truncate(depth);
             self.subject.extend(key);
             let is_leaf = node & LEAF != 0;
-            let text = if is_leaf { &tree.leaves[(node & !LEAF) as usize].text } else { &tree.forks[node as usize].text };
+            let text =
+                if is_leaf { &tree.leaves[(node & !LEAF) as usize].text } else { &tree.forks[node as usize].text };
             let text = tree.text.get(text);
             let Some(progress) = self.filter.advance(progress, text) else { continue };
             self.subject.extend_from_slice(text);
@@ -383,7 +392,12 @@ impl Walk {
         };
         for slot in slots.rev() {
             if let Some(progress) = self.filter.step(progress, keys[slot]) {
-                self.stops.push(Stop { node: tree.kids.node(&fork.kids, slot), depth, key: Some(keys[slot]), progress });
+                self.stops.push(Stop {
+                    node: tree.kids.node(&fork.kids, slot),
+                    depth,
+                    key: Some(keys[slot]),
+                    progress,
+                });
             }
         }
     }

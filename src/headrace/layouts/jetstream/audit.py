@@ -80,7 +80,9 @@ def _read_index_db(disk: Disk, found: Survey) -> Index | None:
             raw = plain + _kernels.highway_hash(sha256(found.stream.encode()).digest(), plain)
         told = _kernels.js_decode_index(path, raw, found.stream)
     except Damaged as problem:
-        found.damage.append(Damage(path, problem.offset, len(raw), "index", f"{problem.seen}; it is not used"))
+        found.damage.append(
+            Damage(path, problem.offset, len(raw), "index", f"{problem.seen}; it is not used")
+        )
         return None
     blocks = {n: Expected(first, last, tuple(gone)) for n, _, first, _, last, _, gone in told["blocks"]}
     return Index(path, told, blocks)
@@ -99,7 +101,9 @@ def _read_idx(disk: Disk, found: Survey, at: int) -> BlockIndex | None:
         tail = _plain_tail(disk, block.path, block.file_bytes, block.cipher)
         messages, size, first, _, last, _, deleted, fits = _kernels.js_decode_idx(path, raw, tail)
     except Damaged as problem:
-        found.damage.append(Damage(path, problem.offset, len(raw), "index", f"{problem.seen}; it is not used"))
+        found.damage.append(
+            Damage(path, problem.offset, len(raw), "index", f"{problem.seen}; it is not used")
+        )
         return None
     if not fits:
         found.notes.append(f"{block.number}.idx does not describe {block.number}.blk as it is: not used")
@@ -128,7 +132,9 @@ def audit_indexes(
     fresh = index is not None and _describes(index, blocks)
     if index is not None:
         if not fresh:
-            notes.append(f"{INDEX} does not end where the blocks end: it is older, or the tail is gone; not used")
+            notes.append(
+                f"{INDEX} does not end where the blocks end: it is older, or the tail is gone; not used"
+            )
         _audit_missing(disk, found, index, blocks, fresh, damage, notes)
     elif indexes.by_block:
         for facts in (facts for facts in blocks if facts.absent):
@@ -159,7 +165,9 @@ def _audit_missing(
     absent = {facts.file: facts.absent for facts in blocks if facts.absent}
     for number, expected in index.blocks.items():
         if number not in present and expected.first <= expected.last:
-            live = without(((expected.first, expected.last + 1),), [(seq, seq + 1) for seq in expected.deleted])
+            live = without(
+                ((expected.first, expected.last + 1),), [(seq, seq + 1) for seq in expected.deleted]
+            )
             if live:
                 absent[f"{found.msgs_dir}/{number}.blk"] = live
     if not absent:
@@ -184,8 +192,12 @@ def _missing(file: str, spans: tuple[Range, ...], index: str) -> Damage:
 
 
 def _shown(spans: tuple[Range, ...]) -> str:
-    texts = [str(first) if after == first + 1 else f"{first}..{after - 1}" for first, after in spans[:_SHOWN_MAX]]
-    return ", ".join(texts) + (f" and {len(spans) - _SHOWN_MAX} more ranges" if len(spans) > _SHOWN_MAX else "")
+    texts = [
+        str(first) if after == first + 1 else f"{first}..{after - 1}" for first, after in spans[:_SHOWN_MAX]
+    ]
+    return ", ".join(texts) + (
+        f" and {len(spans) - _SHOWN_MAX} more ranges" if len(spans) > _SHOWN_MAX else ""
+    )
 
 
 def _audit_counts(disk: Disk, found: Survey, indexes: Indexes, fresh: bool, threads: int) -> list[Damage]:
@@ -221,7 +233,11 @@ def _compare_totals(log: BlockLog, index: Index, told: dict[str, Any]) -> list[D
     if (told["msgs"], told["bytes"]) != (messages, size):
         return [Damage(index.path, 0, 0, "index", _differs(told["msgs"], told["bytes"], messages, size))]
     if last > told["last"]:
-        return [Damage(index.path, 0, 0, "index", f"says the last sequence is {told['last']}, the blocks have {last}")]
+        return [
+            Damage(
+                index.path, 0, 0, "index", f"says the last sequence is {told['last']}, the blocks have {last}"
+            )
+        ]
     return []
 
 

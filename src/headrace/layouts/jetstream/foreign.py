@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from headrace.errors import StoreLocked
 from headrace.layouts.jetstream._kernels import Disk
@@ -51,12 +52,11 @@ def takeover_notices(disk: Disk, streams: dict[str, str]) -> list[str]:
 
 def refuse_if_served(root: str) -> None:
     """Raise StoreLocked when a running nats-server has files under `root` open or was started on it."""
-    real = os.path.realpath(root)
-    base = os.path.dirname(real)
+    real = Path(root).resolve()
     for pid in _processes():
-        if pid == os.getpid() or _command(pid) != "nats-server":
+        if pid == os.getpid() or _text(pid, "comm").strip() != "nats-server":
             continue
-        if _has_open(pid, real) or _started_on(pid, {real, base}):
+        if _has_open(pid, real) or _started_on(pid, {real, real.parent}):
             raise StoreLocked(
                 f"{root}: a nats-server (process {pid}) has this directory open; stop it first (kill -TERM {pid}), "
                 "or open for reading only"
@@ -65,73 +65,60 @@ def refuse_if_served(root: str) -> None:
 
 def _processes() -> list[int]:
     try:
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     except OSError:
         return []
 
 
-def _command(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+def _text(pid: int, name: str) -> str:
+    return _text_of(Path(f"/proc/{pid}/{name}"))
 
 
-def _has_open(pid: int, real: str) -> bool:
+def _has_open(pid: int, real: Path) -> bool:
     try:
-        names = os.listdir(f"/proc/{pid}/fd")
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False
-    for name in names:
+    for link in links:
         try:
-            if os.readlink(f"/proc/{pid}/fd/{name}").startswith(real + "/"):
+            if link.readlink().is_relative_to(real):
                 return True
         except OSError:
             continue
     return False
 
 
-def _started_on(pid: int, directories: set[str]) -> bool:
-    """A server closes idle block files; its command line still names the directory."""
+def _started_on(pid: int, directories: set[Path]) -> bool:
+    """A server closes idle block files; its command line, or the configuration it names, still tells."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().decode("utf-8", "replace").split("\0")
-        cwd = os.readlink(f"/proc/{pid}/cwd")
+        cwd = Path(f"/proc/{pid}/cwd").readlink()
     except OSError:
         return False
-    for word in words[1:]:
+    for word in _text(pid, "cmdline").split("\0")[1:]:
         value = word.rpartition("=")[2]
-        place = os.path.realpath(os.path.join(cwd, value)) if value else ""
-        if place in directories or (place and _names_one(place, directories)):
+        if value and ((cwd / value).resolve() in directories or _names_one(cwd / value, directories)):
             return True
     return False
 
 
-def _names_one(config: str, directories: set[str]) -> bool:
+def _names_one(config: Path, directories: set[Path]) -> bool:
     """Whether a configuration file mentions one of the directories."""
     try:
-        if not os.path.isfile(config) or os.path.getsize(config) > _CONFIG_BYTES_MAX:
+        if not config.is_file() or config.stat().st_size > _CONFIG_BYTES_MAX:
             return False
-        with open(config, encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        text = config.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    return any(directory in text for directory in directories)
+    return any(str(directory) in text for directory in directories)
 
 
 def file_system_notice(path: str) -> str | None:
     """A warning when the directory lies where a sync does not mean what we promise."""
-    real, best, kind = os.path.realpath(path), "", ""
-    try:
-        with open("/proc/mounts", encoding="utf-8", errors="replace") as mounts:
-            for line in mounts:
-                _, point, found, *_ = line.split(" ")
-                inside = real == point or real.startswith(point.rstrip("/") + "/")
-                if inside and len(point) >= len(best):
-                    best, kind = point, found
-    except (OSError, ValueError):
-        return None
+    real, best, kind = Path(path).resolve(), Path("/"), ""
+    for line in _text_of(Path("/proc/mounts")).splitlines():
+        _, point, found, *_ = [*line.split(" "), "", "", ""]
+        if real.is_relative_to(point) and len(point) >= len(str(best)):
+            best, kind = Path(point), found
     reasons = {
         "tmpfs": "it is memory: everything is gone with the machine's power",
         "ramfs": "it is memory: everything is gone with the machine's power",
@@ -140,3 +127,10 @@ def file_system_notice(path: str) -> str | None:
         "nfs4": "what a sync means is up to the file server",
     }
     return f"{path} lies on {kind}: {reasons[kind]}" if kind in reasons else None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

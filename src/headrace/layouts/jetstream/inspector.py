@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headrace.errors import Damaged, HeadraceError, KeyNeeded, NotFound, StoreLocked, UnknownFormat
 from headrace.layouts.base import Damage
@@ -114,12 +115,14 @@ class Survey:
 
 def find_streams(disk: Disk, path: str) -> dict[str, str]:
     """Name → directory of every stream at `path`. NotFound or UnknownFormat when it is no store."""
-    base = os.path.abspath(path).rstrip("/") or "/"
+    base = os.path.normpath(Path.cwd() / path)
     entry = disk.entry(base)
     if entry is None:
         raise NotFound(f"{path}: no such directory")
     if not entry[0]:
-        raise UnknownFormat(path, 0, "a file", "the directory of a store", "give the directory that holds `jetstream`")
+        raise UnknownFormat(
+            path, 0, "a file", "the directory of a store", "give the directory that holds `jetstream`"
+        )
     if disk.entry(f"{base}/{ROOT}") is not None:
         return _streams_below(disk, f"{base}/{ROOT}")
     if base.rsplit("/", 1)[-1] == ROOT:
@@ -136,7 +139,9 @@ def _streams_below(disk: Disk, root: str) -> dict[str, str]:
         if is_dir and disk.entry(streams) is not None:
             for stream, is_stream, _ in disk.list(streams):
                 if is_stream and not stream.startswith("."):
-                    found[stream if account == DEFAULT_ACCOUNT else f"{account}/{stream}"] = f"{streams}/{stream}"
+                    found[stream if account == DEFAULT_ACCOUNT else f"{account}/{stream}"] = (
+                        f"{streams}/{stream}"
+                    )
     return dict(sorted(found.items()))
 
 
@@ -246,9 +251,13 @@ def _cipher(disk: Disk, found: Survey, number: int) -> Cipher | None:
     if disk.entry(path) is None:
         return None
     if found.secret is None:
-        raise KeyNeeded(path, 0, "an encrypted block", "a server key", "give the key of the server that wrote it")
+        raise KeyNeeded(
+            path, 0, "an encrypted block", "a server key", "give the key of the server that wrote it"
+        )
     sealed, secret = disk.read(path, KEY_FILE_BYTES_MAX), found.secret
-    return _kernels.crypt_open_seed(sealed, secret.key.encode(), secret.account, f"{found.stream}:{number}", file=path)
+    return _kernels.crypt_open_seed(
+        sealed, secret.key.encode(), secret.account, f"{found.stream}:{number}", file=path
+    )
 
 
 def scan_file(disk: Disk, block: BlockFile) -> BlockScan:
@@ -325,7 +334,9 @@ def _absent(expected: Expected | None, positions: list[int], scan: BlockScan) ->
     if not holes:
         return ()
     gone = [*expected.deleted, *scan.placeholders, *(seq for seq, _ in scan.tombstones)]
-    lost = [(first, after) for *_, first, after, _ in scan.findings if first is not None and after is not None]
+    lost = [
+        (first, after) for *_, first, after, _ in scan.findings if first is not None and after is not None
+    ]
     return without(tuple(holes), [*((seq, seq + 1) for seq in gone), *lost])
 
 
@@ -350,7 +361,11 @@ def without(spans: tuple[Range, ...], cuts: list[Range]) -> tuple[Range, ...]:
 
 def _holes(positions: list[int], first: int, last: int) -> list[Range]:
     """What is missing of `first..last` in growing positions; halves without a gap are not looked into."""
-    inside = [seq for seq in positions if first <= seq <= last] if _reaches_out(positions, first, last) else positions
+    inside = (
+        [seq for seq in positions if first <= seq <= last]
+        if _reaches_out(positions, first, last)
+        else positions
+    )
     if not inside:
         return [(first, last + 1)]
     found: list[Range] = [(first, inside[0])] if first < inside[0] else []
@@ -371,4 +386,3 @@ def _holes(positions: list[int], first: int, last: int) -> list[Range]:
 
 def _reaches_out(positions: list[int], first: int, last: int) -> bool:
     return bool(positions) and (positions[0] < first or positions[-1] > last)
-

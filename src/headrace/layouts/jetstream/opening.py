@@ -88,8 +88,8 @@ def _apply_limits_in_memory(log: BlockLog, config: StreamConfig) -> None:
     if config.max_msgs_per_subject > 0:
         log.trim_all_subjects(config.max_msgs_per_subject)
     if config.max_msgs > 0 or config.max_bytes > 0:
-        limits = (limit if limit > 0 else None for limit in (config.max_msgs, config.max_bytes))
-        log.evict_front(*limits, None, None)
+        max_msgs = config.max_msgs if config.max_msgs > 0 else None
+        log.evict_front(max_msgs, config.max_bytes if config.max_bytes > 0 else None, None, None)
 
 
 def open_for_writing(
@@ -199,7 +199,7 @@ def _start_writing(
     pins: list[tuple[int, int]] = list(found.forgotten)
     if found.raised_to:
         pins.append((found.raised_to, last_time))
-    elif log.newest()[1] == 0 and last > 0:
+    elif log.newest()[1] == 0 and last > 0 and not log.has(last):
         pins.append((last, last_time))
     log.write_tombstones(pins)
     log.commit(log.totals()[3])

@@ -6,8 +6,6 @@ saved (a message older than max_age, say); the real configuration is put in plac
 
 from __future__ import annotations
 
-import msgspec
-
 from headrace.errors import HeadraceError
 from headrace.layouts.base import ConsumerState, Predicate
 from headrace.layouts.jetstream import recovery
@@ -41,20 +39,19 @@ def guessed_config(store: FileStreamStore) -> StreamConfig:
     """The least that the messages allow: the directory's name and the subjects that are in use."""
     subjects = sorted(store.subjects_state(">"))
     if len(subjects) > SUBJECTS_LISTED_MAX:
-        subjects = sorted({f"{subject.partition('.')[0]}.>" for subject in subjects if "." in subject}) + sorted(
-            subject for subject in subjects if "." not in subject
-        )
+        subjects = sorted(
+            {f"{subject.partition('.')[0]}.>" for subject in subjects if "." in subject}
+        ) + sorted(subject for subject in subjects if "." not in subject)
     if len(subjects) > SUBJECTS_LISTED_MAX:
-        subjects = [">"]
+        subjects = ["*", "*.>"]  # `>` would need a stream that acknowledges nothing
     return StreamConfig(name=store.name, subjects=tuple(subjects)).filled()
 
 
-def copy_stream(source: FileStreamStore, target: JetStreamVolume, name: str, config: StreamConfig) -> FileStreamStore:
+def copy_stream(
+    source: FileStreamStore, target: JetStreamVolume, name: str, config: StreamConfig
+) -> FileStreamStore:
     """Every message that `source` serves, at its own sequence and time; first and last sequence too."""
-    bare = msgspec.structs.replace(
-        StreamConfig(name=config.name, subjects=(">",), compression=config.compression), metadata={}
-    )
-    store = target.create(name, config=bare)
+    store = target.create(name, config=StreamConfig(name=config.name, compression=config.compression))
     state = source.fast_state()
     if state.first_seq > 1:
         store.compact(state.first_seq)

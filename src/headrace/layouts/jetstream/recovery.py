@@ -43,7 +43,7 @@ def finish_purge(disk: Disk, stream_dir: str) -> None:
     """Complete or undo a purge that a crash interrupted, as the server would."""
     new, old, msgs = (f"{stream_dir}/{name}" for name in (MSGS_NEW, MSGS_OLD, MSGS))
     if disk.entry(new) is not None:
-        if block_numbers(disk, new):
+        if disk.entry(msgs) is None or _holds_a_purge(disk, stream_dir):
             if disk.entry(msgs) is not None:
                 if disk.entry(old) is not None:
                     disk.remove_dir_all(old)
@@ -61,9 +61,23 @@ def finish_purge(disk: Disk, stream_dir: str) -> None:
         disk.sync_dir(stream_dir)
 
 
+def _holds_a_purge(disk: Disk, stream_dir: str) -> bool:
+    """Whether the new directory is complete: its tombstone, the only proof of the last sequence, is there."""
+    new, stream = f"{stream_dir}/{MSGS_NEW}", stream_dir.rsplit("/", 1)[-1]
+    if files_with(disk, new, ".key"):
+        return bool(block_numbers(disk, new))
+    for number in block_numbers(disk, new):
+        seen = _kernels.js_scan_block(disk, f"{new}/{number}.blk", stream, number)
+        if seen.tombstones or len(seen.batch):
+            return True
+    return False
+
+
 def messages_dir(disk: Disk, stream_dir: str) -> str:
     """Where the messages are, also in the middle of a purge, without changing anything."""
-    for name in (MSGS_NEW, MSGS, MSGS_OLD):
+    if _holds_a_purge(disk, stream_dir):
+        return f"{stream_dir}/{MSGS_NEW}"
+    for name in (MSGS, MSGS_NEW, MSGS_OLD):
         if block_numbers(disk, f"{stream_dir}/{name}"):
             return f"{stream_dir}/{name}"
     return f"{stream_dir}/{MSGS}"

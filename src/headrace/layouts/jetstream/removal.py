@@ -91,14 +91,15 @@ def purge(store: FileStreamStore, first_seq: int = 0) -> int:
             file.sync_data()
             disk.sync_dir(new)
 
-        with store.whole_or_poisoned():
-            try:
-                store.with_reserve(build)
-            except DiskFault:
+        try:
+            store.with_reserve(build)
+        except DiskFault:
+            with store.whole_or_poisoned():
                 if disk.entry(new) is not None:
                     disk.remove_dir_all(new)  # found later, it would end the purge that was just refused
                     disk.sync_dir(store.stream_dir)
-                raise PurgeRefused from None
+            raise
+        with store.whole_or_poisoned():
             disk.rename(store.msgs_dir, old)
             disk.rename(new, store.msgs_dir)
             disk.sync_dir(store.stream_dir)
@@ -198,7 +199,9 @@ def truncate(store: FileStreamStore, seq: int) -> None:
                 store.sidecar.remove_guard(number)
                 store.disk.replace_file(f"{store.msgs_dir}/{number}.blk", data)
                 store.log.replaced(number, len(data))
-            upkeep.drop_files(store, sorted(store.log.take_dead()))
+            dead = [(number, store.log.tombstones_of(number)[1]) for number in sorted(store.log.take_dead())]
+            upkeep.unlink(store, [upkeep.DeadBlock(0, number, carries) for number, carries in dead])
+            store.disk.sync_dir(store.msgs_dir)
             store.publish()
         after, size, *_ = store.log.totals()
         store.tell(after - before, size - size_before)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -234,7 +234,7 @@ class FileStreamStore(StreamStore):
             upkeep.bury_dead(self)
 
     @contextmanager
-    def whole_or_poisoned(self) -> Iterator[None]:
+    def whole_or_poisoned(self) -> Generator[None]:
         """Around changes of several files: when the disk fails in the middle, only opening again sorts it out."""
         try:
             yield

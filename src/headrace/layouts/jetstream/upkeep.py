@@ -91,22 +91,27 @@ def bury_dead(store: FileStreamStore) -> None:
 
 
 def unlink_dead(store: FileStreamStore) -> None:
-    """Remove the files whose time has come, oldest first.
+    """Remove the files whose time has come."""
+    durable = store.log.durable()[0]
+    free = store.type() == "memory"
+    ready = [dead for dead in store.dead if free or dead.mark <= durable]
+    store.dead = [dead for dead in store.dead if dead not in ready]
+    unlink(store, sorted(ready, key=lambda dead: dead.number))
+
+
+def unlink(store: FileStreamStore, blocks: list[DeadBlock]) -> None:
+    """Remove files, oldest first; the last ones may come back after a crash unless the caller syncs.
 
     A block that holds tombstones outlives the files of the messages they are for: were only its name gone
     after a crash, those messages would come back.
     """
-    durable = store.log.durable()[0]
-    free = store.type() == "memory"
-    ready = sorted((dead for dead in store.dead if free or dead.mark <= durable), key=lambda dead: dead.number)
     unsynced = False
-    for dead in ready:
-        if dead.carries_tombstones and unsynced:
+    for block in blocks:
+        if block.carries_tombstones and unsynced:
             store.disk.sync_dir(store.msgs_dir)
             unsynced = False
-        store.disk.remove_file(f"{store.msgs_dir}/{dead.number}.blk")
-        store.dead.remove(dead)
-        store.sidecar.forget_guard(dead.number)
+        store.disk.remove_file(f"{store.msgs_dir}/{block.number}.blk")
+        store.sidecar.forget_guard(block.number)
         unsynced = True
 
 

@@ -10,17 +10,26 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from headrace.errors import AlreadyExists, BadInput, Damaged, NotFound, ReadOnly, StoreClosed, UnknownFormat
+from headrace.errors import (
+    AlreadyExists,
+    BadInput,
+    Damaged,
+    HeadraceError,
+    NotFound,
+    ReadOnly,
+    StoreClosed,
+    UnknownFormat,
+)
 from headrace.layouts.base import Damage, Durability, Ticket, Volume
 from headrace.layouts.jetstream import foreign, upkeep
 from headrace.layouts.jetstream._kernels import Disk, DiskLock
@@ -156,6 +165,7 @@ class JetStreamVolume(Volume):
         for damage in store.damage():
             LOG.warning("%s: %s at byte %d: %s", damage.file, damage.kind, damage.offset, damage.detail)
         if not self.read_only:
+            store.publish()
             upkeep.apply_limits(store)
             if not opened.clean:
                 store.write_index()
@@ -299,12 +309,18 @@ class JetStreamVolume(Volume):
             self._committer.shutdown()
         with self._mutex:
             self._closed = True
+            problems: list[HeadraceError] = []
             try:
                 for store in self._stores.values():
-                    store.stop()
+                    try:
+                        store.stop()
+                    except HeadraceError as problem:  # the others are to be stopped all the same
+                        problems.append(problem)
             finally:
                 if self._lock is not None:
                     self._lock.release()
+            if problems:
+                raise problems[0]
 
     def _check_open(self) -> None:
         if self._closed:
@@ -313,7 +329,7 @@ class JetStreamVolume(Volume):
 
 def _base(path: str) -> str:
     """The directory that holds `jetstream`."""
-    base = os.path.abspath(path).rstrip("/")
+    base = str(Path(path).resolve())
     if base.rsplit("/", 1)[-1] == ROOT:
         base = base.rsplit("/", 1)[0]
     return base

@@ -195,6 +195,14 @@ impl Lookup {
         }
     }
 
+    /// The places of all records, in no order.
+    pub fn offsets(&self) -> Vec<u32> {
+        match self {
+            Lookup::Slots { offsets, .. } => offsets.iter().copied().filter(|offset| *offset != NO_SLOT).collect(),
+            Lookup::Sorted(entries) => entries.iter().map(|entry| entry.1).collect(),
+        }
+    }
+
     pub fn heap_bytes(&self) -> usize {
         match self {
             Lookup::Slots { offsets, .. } => offsets.capacity() * 4,
@@ -213,6 +221,8 @@ impl Default for Lookup {
 pub struct Loaded {
     pub data: Arc<Vec<u8>>,
     pub lookup: Lookup,
+    /// Where the sound records lie that are no messages; `None` when every byte is a sound record's.
+    pub others: Option<Vec<u32>>,
 }
 
 impl Loaded {
@@ -278,12 +288,7 @@ pub fn compress_block(plain: &[u8]) -> Vec<u8> {
 }
 
 /// Reads and scans a block.
-pub fn load(
-    disk: &dyn Disk,
-    path: &str,
-    block: &Block,
-    guard: Option<&[u8]>,
-) -> DiskResult<(Vec<u8>, u64, Scan)> {
+pub fn load(disk: &dyn Disk, path: &str, block: &Block, guard: Option<&[u8]>) -> DiskResult<(Vec<u8>, u64, Scan)> {
     let (mut data, file_len, findings) = read_plain(disk, path, block.cipher.as_ref())?;
     let guard = guard.and_then(|bytes| Guard::decode(bytes, &data));
     let mut scan = scan(&mut data, &block.key, &Hints { guard: guard.as_ref() });
@@ -291,13 +296,15 @@ pub fn load(
     Ok((data, file_len, scan))
 }
 
-/// The slot table of a scanned block.
-pub fn lookup_of(scan: &Scan) -> Lookup {
-    let mut lookup = Lookup::new();
+/// A scanned block for the cache.
+pub fn loaded_of(data: Vec<u8>, scan: &Scan) -> Loaded {
+    let (mut lookup, mut others) = (Lookup::new(), Vec::new());
     for record in &scan.records {
         if record.raw_sequence & !super::record::SEQUENCE_MASK == 0 {
             lookup.push(record.raw_sequence, record.offset);
+        } else {
+            others.push(record.offset);
         }
     }
-    lookup
+    Loaded { data: Arc::new(data), lookup, others: Some(others) }
 }

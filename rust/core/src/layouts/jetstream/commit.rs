@@ -160,7 +160,9 @@ impl Inner {
     fn copy_tail(&mut self, old: &Writer, number: u64) -> LogResult<()> {
         self.start_writer(number)?;
         let bytes = self.encode_tail(old);
-        self.write(&bytes)?;
+        if !bytes.is_empty() {
+            self.write(&bytes)?;
+        }
         self.writer.as_ref().ok_or(LogError::NoWriter)?.file.sync_data()?;
         Ok(self.disk.sync_dir(&self.dir)?)
     }

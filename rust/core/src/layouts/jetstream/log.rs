@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use super::block::{Block, Loaded, Lookup, load, lookup_of};
+use super::block::{Block, Loaded, Lookup, load, loaded_of};
 use super::commit::Commit;
 use super::record::{self, Fields, RECORD_BYTES_MAX, SEQUENCE_MASK, View};
 use super::scan::Finding;
@@ -235,7 +235,7 @@ impl Inner {
         if writer.durable_len < writer.data.len() {
             self.unsynced.push(writer.file);
         }
-        let loaded = Loaded { data: Arc::new(writer.data), lookup: writer.lookup };
+        let loaded = Loaded { data: Arc::new(writer.data), lookup: writer.lookup, others: None };
         self.cache.put(number, Arc::new(loaded));
         Some(number)
     }
@@ -247,8 +247,11 @@ impl Inner {
             let loaded = self.loaded(self.blocks.len() - 1)?;
             self.cache.forget(number);
             let file = self.disk.open(&path, OpenMode::Write)?;
-            let Loaded { data, lookup } = Arc::try_unwrap(loaded)
-                .unwrap_or_else(|shared| Loaded { data: shared.data.clone(), lookup: shared.copy_lookup() });
+            let Loaded { data, lookup, .. } = Arc::try_unwrap(loaded).unwrap_or_else(|shared| Loaded {
+                data: shared.data.clone(),
+                lookup: shared.copy_lookup(),
+                others: None,
+            });
             let data = Arc::try_unwrap(data).unwrap_or_else(|shared| shared.to_vec());
             let durable_len = 0;
             self.writer = Some(Writer { file, data, lookup, durable_len, number });
@@ -361,7 +364,8 @@ impl Inner {
             writer.lookup.truncate(start);
             return Err(error);
         }
-        let first = if rules.keep_positions { entries.first().map_or(self.last + 1, |e| e.position) } else { self.last + 1 };
+        let first =
+            if rules.keep_positions { entries.first().map_or(self.last + 1, |e| e.position) } else { self.last + 1 };
         if stored == 0 {
             let (mark, time) = (self.mark, self.last_time);
             return Ok(Appended { stored, first, next: first, bytes: 0, mark, time, trimmed: 0, trimmed_bytes: 0 });
@@ -375,7 +379,13 @@ impl Inner {
     }
 
     /// Counts what was just written: block, stream, subjects (once per run on one subject).
-    fn account(&mut self, batch: &Batch, entries: &[crate::batch::Entry], placed: &[(u64, u32)], rules: &AppendRules) -> u64 {
+    fn account(
+        &mut self,
+        batch: &Batch,
+        entries: &[crate::batch::Entry],
+        placed: &[(u64, u32)],
+        rules: &AppendRules,
+    ) -> u64 {
         let Inner { blocks, subjects, .. } = self;
         let block = blocks.last_mut().expect("a block was written");
         let mut run: Option<(crate::batch::Span, u64, u64, u32, u64, u32)> = None;
@@ -427,9 +437,8 @@ impl Inner {
         let guard = self.disk.read(&self.guard_path(number), 1 << 30).ok();
         let path = self.block_path(number);
         let (data, _, scan) = load(self.disk.as_ref(), &path, &self.blocks[index], guard.as_deref())?;
-        let lookup = lookup_of(&scan);
+        let loaded = Arc::new(loaded_of(data, &scan));
         self.note_findings(number, scan.findings);
-        let loaded = Arc::new(Loaded { data: Arc::new(data), lookup });
         self.cache.put(number, loaded.clone());
         Ok(loaded)
     }
@@ -444,7 +453,12 @@ impl Inner {
     }
 
     /// Runs `look` on the record of a live sequence, wherever its block's bytes are.
-    pub fn with_record<T>(&mut self, index: usize, sequence: u64, look: impl FnOnce(&[u8], &View) -> T) -> LogResult<Option<T>> {
+    pub fn with_record<T>(
+        &mut self,
+        index: usize,
+        sequence: u64,
+        look: impl FnOnce(&[u8], &View) -> T,
+    ) -> LogResult<Option<T>> {
         if let Some(writer) = self.writer.as_ref().filter(|w| w.number == self.blocks[index].number) {
             let view = writer.lookup.get(sequence).and_then(|offset| View::parse(&writer.data, offset).ok());
             return Ok(view.map(|view| look(&writer.data, &view)));

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::block::{Block, Loaded, load, lookup_of};
+use super::block::{Block, Loaded, load, loaded_of};
 use super::index_db::IndexDb;
 use super::log::{BlockLog, Inner, LogError, LogResult, special_headers};
 use super::record::{HASH_SIZE, SEQUENCE_MASK, TOMBSTONE_BIT, View};
@@ -136,13 +136,7 @@ fn scan_all(inner: &Inner, numbers: &[u64], ciphers: &HashMap<u64, BlockKey>, th
     results.into_iter().map(|seen| seen.expect("every block was visited").map_err(LogError::Disk)).collect()
 }
 
-fn see(
-    disk: &dyn Disk,
-    path: &str,
-    block: Block,
-    guard: Option<&[u8]>,
-    newest: bool,
-) -> Result<Seen, DiskError> {
+fn see(disk: &dyn Disk, path: &str, block: Block, guard: Option<&[u8]>, newest: bool) -> Result<Seen, DiskError> {
     let (data, file_len, scan) = load(disk, path, &block, guard)?;
     let mut seen = Seen {
         block,
@@ -162,7 +156,7 @@ fn see(
         let end = scan.sound_end.max(HASH_SIZE);
         seen.block.last_hash = data[end - HASH_SIZE..end].try_into().expect("eight bytes");
     }
-    seen.newest_bytes = newest.then(|| Loaded { data: Arc::new(data), lookup: lookup_of(&scan) });
+    seen.newest_bytes = newest.then(|| loaded_of(data, &scan));
     seen.findings = scan.findings;
     Ok(seen)
 }
@@ -216,6 +210,8 @@ impl Inner {
     /// Puts what the blocks told together, oldest first.
     fn take_in(&mut self, all: Vec<Seen>) -> LogResult<OpenReport> {
         let mut report = OpenReport::default();
+        // What unsound bytes may have held lies below the first record of any later block.
+        let last_with_records = all.iter().rposition(|seen| seen.first_record != u64::MAX).unwrap_or(0);
         let mut tombstones: Vec<(usize, u64, i64)> = Vec::new();
         let starts: Vec<u64> = all.iter().map(|seen| seen.first_record).collect();
         let mut overlaps = Vec::new();
@@ -247,7 +243,9 @@ impl Inner {
                 state.stored(add.msgs, add.first, add.first_bytes, add.last, add.last_bytes);
             }
             report.blocks.push((block.number, block.file_len, seen.unsound_tail, block.last_hash));
-            report.highest_plausible = report.highest_plausible.max(seen.highest_plausible);
+            if at >= last_with_records {
+                report.highest_plausible = report.highest_plausible.max(seen.highest_plausible);
+            }
             let number = block.number;
             self.blocks.push(block);
             self.note_findings(number, seen.findings);

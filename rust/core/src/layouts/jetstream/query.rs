@@ -61,7 +61,8 @@ impl BlockLog {
     /// Many at once, in the order asked; absent ones are left out.
     pub fn load_many(&self, sequences: &[u64]) -> LogResult<Batch> {
         let mut inner = self.lock();
-        let mut builder = crate::batch::BatchBuilder::with_capacity(sequences.len(), sequences.len() * 160, HeaderCodec::Nats);
+        let mut builder =
+            crate::batch::BatchBuilder::with_capacity(sequences.len(), sequences.len() * 160, HeaderCodec::Nats);
         let mut previous: Option<usize> = None;
         for sequence in sequences {
             let sequence = *sequence;

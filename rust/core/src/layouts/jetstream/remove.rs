@@ -137,31 +137,35 @@ impl BlockLog {
         Ok(out)
     }
 
-    /// A block with its sound records, and a placeholder for every sequence that was lost between them.
+    /// A block with its sound records, and a placeholder for every sequence that is known to be lost: one between
+    /// its neighbours, for a number read out of unsound bytes proves nothing.
     pub fn sound_copy(&self, number: u64) -> LogResult<Vec<u8>> {
         let mut inner = self.lock();
         let index = inner.index_of(number)?;
-        let lost: Vec<(u64, u64)> = inner
+        let mut lost: Vec<u64> = inner
             .findings
             .iter()
             .filter(|(n, f)| *n == number && f.kind == super::scan::FindingKind::BadRecord)
-            .filter_map(|(_, f)| f.sequences)
+            .filter_map(|(_, f)| f.sequences.map(|s| s.0))
             .collect();
+        lost.sort_unstable();
+        lost.dedup();
         let loaded = inner.loaded(index)?;
         let key = inner.blocks[index].key;
         let mut out = Vec::with_capacity(loaded.data.len());
-        let mut last = 0;
+        let mut last = inner.blocks[..index].iter().map(|block| block.last).max().unwrap_or(0);
         for view in views(&loaded) {
             if !view.is_tombstone() {
-                for sequence in lost.iter().map(|l| l.0).filter(|s| *s > last && *s < view.sequence()) {
-                    encode_placeholder(&mut out, &key, sequence, view.time);
+                for sequence in lost.iter().filter(|s| **s > last && **s < view.sequence()) {
+                    encode_placeholder(&mut out, &key, *sequence, view.time);
                 }
-                last = view.sequence();
+                last = last.max(view.sequence());
             }
             out.extend_from_slice(&loaded.data[view.offset..view.end()]);
         }
-        for sequence in lost.iter().map(|l| l.0).filter(|s| *s > last) {
-            encode_placeholder(&mut out, &key, sequence, 0);
+        let next = inner.blocks[index + 1..].iter().find(|block| block.last > last).map(|block| block.first);
+        for sequence in lost.iter().filter(|s| **s > last && next.is_some_and(|next| **s < next)) {
+            encode_placeholder(&mut out, &key, *sequence, 0);
         }
         Ok(out)
     }
@@ -185,18 +189,19 @@ impl BlockLog {
     /// such a file may go only when the older ones that it speaks of are gone for good.
     pub fn tombstones_of(&self, number: u64) -> LogResult<(Vec<(u64, i64)>, bool)> {
         let inner = self.lock();
-        let (data, _, _) = super::block::read_plain(inner.disk.as_ref(), &inner.block_path(number), None)?;
+        let block = super::block::Block::new(number, &inner.stream, None);
+        let guard = inner.disk.read(&inner.guard_path(number), 1 << 30).ok();
+        let (data, _, scan) =
+            super::block::load(inner.disk.as_ref(), &inner.block_path(number), &block, guard.as_deref())?;
         let (mut found, mut any) = (Vec::new(), false);
-        let mut at = 0;
-        while let Ok(view) = View::parse(&data, at) {
-            if view.is_tombstone() {
-                any = true;
-                let target = inner.block_at(view.sequence()).map(|i| &inner.blocks[i]);
-                if target.is_some_and(|b| b.number < number && b.first <= view.sequence()) {
-                    found.push((view.sequence(), view.time));
-                }
+        for record in scan.records.iter().filter(|record| record.raw_sequence & TOMBSTONE_BIT != 0) {
+            any = true;
+            let sequence = record.raw_sequence & SEQUENCE_MASK;
+            let target = inner.block_at(sequence).map(|i| &inner.blocks[i]);
+            if target.is_some_and(|b| b.number < number && b.first <= sequence) {
+                let time = View::parse(&data, record.offset as usize).map_or(0, |view| view.time);
+                found.push((sequence, time));
             }
-            at = view.end();
         }
         Ok((found, any))
     }
@@ -222,39 +227,22 @@ impl BlockLog {
     }
 }
 
-/// The sound records of a loaded block in file order. The lookup knows only messages, so this walks the
-/// bytes and passes over what does not parse or was found bad.
+/// The sound records of a loaded block in file order.
 fn views(loaded: &Loaded) -> Vec<View> {
     let data = &loaded.data;
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at < data.len() {
-        match View::parse(data, at) {
-            Ok(view) if !view.is_message() || loaded.lookup.get(view.sequence()) == Some(at) => {
-                found.push(view);
-                at = view.end();
-            }
-            Ok(view) if loaded.lookup.get(view.sequence()).is_none() && View::parse(data, view.end()).is_ok() => {
-                at = view.end();
-            }
-            _ => match next_known(loaded, at) {
-                Some(to) => at = to,
-                None => break,
-            },
-        }
-    }
-    found
-}
-
-fn next_known(loaded: &Loaded, from: usize) -> Option<usize> {
-    match &loaded.lookup {
-        super::block::Lookup::Slots { offsets, .. } => {
-            offsets.iter().map(|o| *o as usize).filter(|o| *o > from && *o < loaded.data.len()).min()
-        }
-        super::block::Lookup::Sorted(entries) => {
-            entries.iter().map(|e| e.1 as usize).filter(|o| *o > from).min()
-        }
-    }
+    let Some(others) = &loaded.others else {
+        let mut at = 0;
+        return std::iter::from_fn(|| {
+            let view = View::parse(data, at).ok()?;
+            at = view.end();
+            Some(view)
+        })
+        .collect();
+    };
+    let mut offsets = loaded.lookup.offsets();
+    offsets.extend_from_slice(others);
+    offsets.sort_unstable();
+    offsets.into_iter().filter_map(|offset| View::parse(data, offset as usize).ok()).collect()
 }
 
 impl Inner {
@@ -407,7 +395,8 @@ impl Inner {
         // Every block stays in the list until all its messages were taken out of the counts.
         let writer = self.writer.take();
         if let Some(writer) = writer {
-            let loaded = Loaded { data: std::sync::Arc::new(writer.data), lookup: writer.lookup };
+            let data = std::sync::Arc::new(writer.data);
+            let loaded = Loaded { data, lookup: writer.lookup, others: None };
             self.cache.put(writer.number, std::sync::Arc::new(loaded));
         }
         for index in (0..self.blocks.len()).rev() {
@@ -418,7 +407,8 @@ impl Inner {
             let from = end.unwrap_or(loaded.data.len());
             let behind = |view: &&View| view.offset >= from && view.is_tombstone() && view.sequence() <= sequence;
             tombstones.extend(all.iter().filter(behind).map(|v| (v.sequence(), v.time)));
-            let gone: Vec<u64> = (sequence + 1..=self.blocks[index].last).filter(|s| self.blocks[index].is_live(*s)).collect();
+            let gone: Vec<u64> =
+                (sequence + 1..=self.blocks[index].last).filter(|s| self.blocks[index].is_live(*s)).collect();
             for one in gone.into_iter().rev() {
                 self.remove_live(one)?;
             }
@@ -462,8 +452,9 @@ impl Inner {
             };
             record::encode(&mut out, &key, &fields);
         }
-        if out.is_empty() {
-            // A block must not be empty: pin the last sequence.
+        let last_is_live = self.block_at(self.last).is_some_and(|index| self.blocks[index].is_live(self.last));
+        if out.is_empty() && !last_is_live {
+            // The last sequence must not hang on a block that may go.
             encode_tombstone(&mut out, &key, self.last, self.last_time);
         }
         out

@@ -75,6 +75,8 @@ pub struct Scan {
 pub(super) struct Scanner<'a> {
     pub key: &'a HashKey,
     pub last_sequence: u64,
+    /// No lower than any sequence that the unsound bytes since the last sound message may have held.
+    pub doubt: u64,
     /// Bytes that may still be hashed in search of records: four blocks.
     pub budget: usize,
     known_subject: (usize, usize),
@@ -82,8 +84,7 @@ pub(super) struct Scanner<'a> {
 
 /// Scans the whole block. `block` may be changed by repairs.
 pub fn scan(block: &mut [u8], key: &HashKey, hints: &Hints<'_>) -> Scan {
-    let mut scanner =
-        Scanner { key, last_sequence: 0, budget: block.len() * 4 + 65_536, known_subject: (0, 0) };
+    let mut scanner = Scanner { key, last_sequence: 0, doubt: 0, budget: block.len() * 4 + 65_536, known_subject: (0, 0) };
     let mut scan = Scan::default();
     let mut guarded = hints.guard.map(Guard::iter);
     let mut at = 0;
@@ -120,7 +121,7 @@ pub fn scan(block: &mut [u8], key: &HashKey, hints: &Hints<'_>) -> Scan {
             }
         }
     }
-    scan.highest_plausible = scan.highest_plausible.max(scanner.last_sequence);
+    scan.highest_plausible = scan.highest_plausible.max(scanner.last_sequence).max(scanner.doubt);
     scan
 }
 
@@ -139,7 +140,7 @@ impl Scanner<'_> {
                 scan.sound_end = view.end();
                 return;
             }
-            self.last_sequence = sequence;
+            (self.last_sequence, self.doubt) = (sequence, 0);
         }
         scan.records.push(RecordRef { raw_sequence: view.raw_sequence, offset: view.offset as u32 });
         scan.sound_end = view.end();
@@ -208,8 +209,7 @@ impl Scanner<'_> {
 
     /// `boundaries_hold` without the memo: for candidates that are not accepted yet.
     pub fn well_formed(&self, block: &[u8], view: &View) -> bool {
-        !view.is_message()
-            || (stored_subject(view.subject(block)) && view.headers(block).is_none_or(headers_end_once))
+        !view.is_message() || (stored_subject(view.subject(block)) && view.headers(block).is_none_or(headers_end_once))
     }
 
     /// The guard knows better than the record: write its lengths into the copy, then judge by the hash.
@@ -222,12 +222,10 @@ impl Scanner<'_> {
                 scan.findings.push(repaired_finding(&view, "its lengths, from the guard"));
                 self.accept(&view, scan);
             }
-            Err(fault) => {
-                match recover(self, block, at, fault, Some(bounds.len()), scan) {
-                    Step::Repaired(view) => self.accept(&view, scan),
-                    Step::GoOn(_) | Step::Tail => block[at..end].copy_from_slice(&original),
-                }
-            }
+            Err(fault) => match recover(self, block, at, fault, Some(bounds.len()), scan) {
+                Step::Repaired(view) => self.accept(&view, scan),
+                Step::GoOn(_) | Step::Tail => block[at..end].copy_from_slice(&original),
+            },
         }
         end
     }

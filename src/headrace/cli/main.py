@@ -1,0 +1,105 @@
+"""The entry: the app with its commands, and the one place where errors become a line and an exit code.
+
+0  fine, sound        1  done, but damage was found        2  could not        130  Ctrl-C
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+from click.exceptions import Abort, ClickException
+
+from headrace._core import __version__
+from headrace.cli import cat, inspect, salvage, verify
+from headrace.errors import HeadraceError
+
+EXIT_COULD_NOT = 2
+EXIT_INTERRUPTED = 130
+EPILOG = "Exit codes: 0 fine and sound, 1 damage was found, 2 could not be done."
+
+app = typer.Typer(
+    name="headrace",
+    help="Look inside, check, print and save the directories of message brokers. No server needed.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    """Look inside, check, print and save the directories of message brokers. No server needed."""
+
+
+app.command("inspect", epilog=EPILOG)(inspect.inspect)
+app.command("verify", epilog=EPILOG)(verify.verify)
+app.command("cat", epilog=EPILOG)(cat.cat)
+app.command("salvage", epilog=EPILOG)(salvage.salvage)
+
+
+def main() -> None:
+    """What the installed command runs."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns its exit code. No exception leaves this function."""
+    try:
+        code = app(args=list(arguments), prog_name="headrace", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except ClickException as error:
+        return _fail(arguments, "BadInput", f"{error.format_message()} (see headrace --help)")
+    except (KeyboardInterrupt, Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return _close_output()
+    except HeadraceError as error:
+        return _fail(arguments, type(error).__name__, str(error))
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _fail(arguments, "DiskFault", f"{place}{error.strerror or error}")
+    except (Exception, MemoryError) as error:
+        if os.environ.get("HEADRACE_DEBUG"):
+            traceback.print_exc()
+        text = f"a fault in headrace itself: {type(error).__name__}: {error}; HEADRACE_DEBUG=1 shows where"
+        return _fail(arguments, type(error).__name__, text)
+
+
+def _fail(arguments: Sequence[str], kind: str, message: str) -> int:
+    """One line on stderr; with --json the same as an object on stdout."""
+    line = " ".join(message.split())
+    try:
+        if "--json" in arguments:
+            print(json.dumps({"error": kind, "message": line}), flush=True)
+        print(f"headrace: {line}", file=sys.stderr)
+    except OSError:
+        pass
+    return EXIT_COULD_NOT
+
+
+def _close_output() -> int:
+    """Nobody reads any more: keep the interpreter from complaining about it at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+    return 0
