@@ -1,16 +1,18 @@
 """The Rust core as Python sees it. `make check` compares this file with the built module."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self, final
 
 from headrace.record import Record
 
+@final
 class Buffer:
     """Bytes made by the core, without a copy: give it to `memoryview` or `pyarrow.py_buffer`."""
 
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...  # from Python 3.12 on
 
+@final
 class Batch:
     """n messages over one buffer, immutable."""
 
@@ -54,6 +56,10 @@ class Batch:
     @property
     def header_codec(self) -> str: ...
 
+# `Disk.list` hides the type of that name inside its class.
+_Made = list[str]
+
+@final
 class DiskFile:
     def __len__(self) -> int: ...
     def read_at(self, offset: int, length: int) -> bytes: ...
@@ -61,11 +67,13 @@ class DiskFile:
     def set_len(self, length: int) -> None: ...
     def sync_data(self) -> None: ...
 
+@final
 class DiskLock:
     """An exclusive lock; `release` (or garbage collection) gives it up."""
 
     def release(self) -> None: ...
 
+@final
 class FaultPlan:
     """Which operations of a faulty disk fail, and how; may be changed while the disk is in use.
     Counters start at 0 and count the calls on paths that contain `path_contains`. Writes are
@@ -79,8 +87,8 @@ class FaultPlan:
     sticky: bool
     path_contains: str
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         fail_sync_at: int | None = None,
         fail_write_at: int | None = None,
@@ -88,8 +96,8 @@ class FaultPlan:
         sync_error: str = "EIO",
         short_write_bytes: int = 0,
         sticky: bool = False,
-        path_contains: str = "",
-    ) -> None: ...
+        path_contains: str = ...,
+    ) -> Self: ...
     def clear(self) -> None:
         """Nothing fails any more, and both counters are 0 again."""
     @property
@@ -97,6 +105,7 @@ class FaultPlan:
     @property
     def syncs(self) -> int: ...
 
+@final
 class Disk:
     """Where files live. Paths are UTF-8, `/`-separated."""
 
@@ -111,7 +120,7 @@ class Disk:
     def read(self, path: str, max_bytes: int = 1073741824) -> bytes: ...
     def list(self, path: str) -> list[tuple[str, bool, int]]: ...
     def entry(self, path: str) -> tuple[bool, int] | None: ...
-    def create_dir_all(self, path: str) -> list[str]: ...
+    def create_dir_all(self, path: str) -> _Made: ...
     def rename(self, source: str, target: str) -> None: ...
     def remove_file(self, path: str) -> None: ...
     def remove_dir_all(self, path: str) -> None: ...
@@ -156,6 +165,7 @@ def subject_filter_valid(filter: str) -> bool: ...
 def js_compress_block(plain: bytes) -> bytes: ...
 def js_tombstone_block(stream: str, number: int, sequence: int, time_ns: int) -> bytes: ...
 def js_encode_records(stream: str, number: int, batch: Batch) -> bytes: ...
+def js_record_bytes(batch: Batch) -> int: ...
 def js_encode_filled(
     stream: str,
     number: int,
@@ -185,6 +195,7 @@ def js_encode_idx(
 ) -> bytes: ...
 def js_decode_index(file: str, data: bytes, stream: str) -> dict[str, Any]: ...
 
+@final
 class BlockScan:
     """One block file, scanned: its sound messages and what is not sound."""
 
@@ -214,12 +225,13 @@ def js_scan_block(
     cipher: tuple[str, bytes, bytes] | None = None,
 ) -> BlockScan: ...
 
+@final
 class BlockLog:
     """The blocks of one JetStream stream in memory."""
 
-    def __init__(
-        self, disk: Disk, directory: str, guard_directory: str, stream: str, cache_bytes: int
-    ) -> None: ...
+    def __new__(
+        cls, disk: Disk, directory: str, guard_directory: str, stream: str, cache_bytes: int
+    ) -> Self: ...
     def open_by_scan(
         self, numbers: Sequence[int], ciphers: dict[int, tuple[str, bytes, bytes]], threads: int
     ) -> tuple[list[tuple[int, int, int, bytes]], int, int]:
@@ -227,7 +239,7 @@ class BlockLog:
     def open_by_index(self, index: bytes, stream: str, sizes: dict[int, int]) -> None: ...
     def forget(self, sequences: Sequence[int]) -> int: ...
     def raise_last(self, sequence: int, time_ns: int) -> None: ...
-    def lower_last(self, sequence: int) -> None: ...
+    def lower_last(self, sequence: int, number: int, durable_bytes: int) -> None: ...
     def start_writer(self, number: int) -> None: ...
     def end_writer(self) -> int | None: ...
     def append(

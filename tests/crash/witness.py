@@ -74,6 +74,7 @@ class Witness:
         self.settled = Snapshot()
         self.created = False
         self.clock = FakeClock()
+        self.store: FileStreamStore | None = None
         self.step: Step | None = None
         self.done: list[str] = []
 
@@ -85,11 +86,16 @@ class Witness:
         self.settled, self.step = Snapshot.of(store), None
         self.done.append(step.name)
 
+    def note_addition(self, seq: int, content: Content) -> None:
+        """Something more was appended while (or after) the last step was under way."""
+        self.step = self.step or Step("nothing")
+        self.step.adds[seq] = content
+
     # Steps
 
     def create(self, volume: JetStreamVolume, **options: object) -> FileStreamStore:
         self.step = Step("create")
-        store = volume.create(STREAM, **options)
+        store = self.store = volume.create(STREAM, **options)
         self.created, self.settled, self.step = True, Snapshot.of(store), None
         return store
 

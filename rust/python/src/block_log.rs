@@ -99,8 +99,8 @@ impl BlockLog {
         self.0.raise_last(sequence, time_ns);
     }
 
-    fn lower_last(&self, sequence: u64) {
-        self.0.lower_last(sequence);
+    fn lower_last(&self, sequence: u64, number: u64, durable_bytes: u64) {
+        self.0.lower_last(sequence, number, durable_bytes);
     }
 
     fn start_writer(&self, py: Python<'_>, number: u64) -> PyResult<()> {

@@ -30,6 +30,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(js_tombstone_block, module)?,
         wrap_pyfunction!(js_encode_records, module)?,
         wrap_pyfunction!(js_encode_filled, module)?,
+        wrap_pyfunction!(js_record_bytes, module)?,
         wrap_pyfunction!(js_decode_idx, module)?,
         wrap_pyfunction!(js_encode_idx, module)?,
         wrap_pyfunction!(js_decode_index, module)?,
@@ -104,6 +105,12 @@ fn js_encode_records<'py>(py: Python<'py>, stream: &str, number: u64, batch: &Ba
     let key = block::block_key(stream.as_bytes(), number);
     let bytes = py.detach(|| record::encode_batch(&key, &batch.0)).map_err(|error| bad_input(error.to_string()))?;
     Ok(PyBytes::new(py, &bytes))
+}
+
+/// What the messages of a batch take as records.
+#[pyfunction]
+fn js_record_bytes(batch: &Batch) -> u64 {
+    record::batch_record_bytes(&batch.0)
 }
 
 /// (records, messages taken): from index `start` on, with a placeholder for every sequence between `next` and

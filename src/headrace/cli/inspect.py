@@ -35,12 +35,14 @@ def inspect(
 
     Exit code 0: no damage was seen. 1: damage was found. 2: it is no store, or could not be read.
     """
-    from headrace.cli.screen import Screen, print_json, progress
+    from headrace.cli.screen import Screen, print_json, progress, warn
     from headrace.ops.inspect import inspect as run
 
     with progress("reading") as tell:
         view = run(directory, stream=stream, key=read_key(key, key_file), quick=quick, progress=tell)
     code = 2 if view.problems else 1 if view.damage else 0
+    if view.problems:
+        warn(f"not everything could be read: {view.problems[0]}")
     if as_json:
         print_json(view.to_dict())
         return code

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Sequence
 
 import typer
-from click.exceptions import Abort, ClickException
 
 from headrace._core import __version__
 from headrace.cli import cat, inspect, salvage, verify
@@ -66,9 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         code = app(args=list(arguments), prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except ClickException as error:
-        return _fail(arguments, "BadInput", f"{error.format_message()} (see headrace --help)")
-    except (KeyboardInterrupt, Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return _close_output()
@@ -77,7 +74,10 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _fail(arguments, "DiskFault", f"{place}{error.strerror or error}")
-    except (Exception, MemoryError) as error:
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # how typer says that the command line is wrong
+        if usage is not None:
+            return _fail(arguments, "BadInput", f"{usage()} (see headrace --help)")
         if os.environ.get("HEADRACE_DEBUG"):
             traceback.print_exc()
         text = f"a fault in headrace itself: {type(error).__name__}: {error}; HEADRACE_DEBUG=1 shows where"

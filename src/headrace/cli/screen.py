@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -67,10 +68,8 @@ class Screen:
         for begin, end in damage:
             for cell in range(int(begin * width), max(int(begin * width) + 1, int(end * width))):
                 cells[min(cell, width - 1)] = "!"
-        parts: list[tuple[str, str | None]] = []
-        for cell in cells:
-            style = "bold red" if cell == "!" else "green" if cell == self.full else "dim"
-            parts.append((cell, style))
+        styles = {"!": "bold red", self.full: "green", self.empty: "dim"}
+        parts: list[tuple[str, str | None]] = [("".join(run), styles[cell]) for cell, run in groupby(cells)]
         return [*parts, (" " * (BAR_WIDTH - width), None)]
 
 

@@ -24,12 +24,14 @@ def verify(
 
     Exit code 0: sound. 1: damage was found. 2: the store, or a part of it, could not be read.
     """
-    from headrace.cli.screen import Screen, plural, print_json, progress
+    from headrace.cli.screen import Screen, plural, print_json, progress, warn
     from headrace.ops.verify import verify as run
 
     with progress("checking") as tell:
         report = run(directory, stream=stream, key=read_key(key, key_file), progress=tell, threads=threads)
     code = 2 if report.problems else 1 if report.damage else 0
+    if report.problems:
+        warn(f"not everything could be read: {report.problems[0]}")
     if as_json:
         print_json(report.to_dict())
         return code

@@ -104,7 +104,7 @@ class ScanTask(ABC):
     log: str
     first: int
     next: int
-    bytes: int
+    size_bytes: int
 
     @abstractmethod
     def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:

@@ -186,7 +186,8 @@ def _stream_view(disk: Disk, plan: Plan, found: Survey, report: StreamReport | N
     if found.config is None:
         view.notes.append("the metadata cannot be relied on; what follows is from the blocks alone")
     try:
-        store = open_stream(disk, found)
+        unreadable = report.unreadable if report is not None else frozenset[int]()
+        store = open_stream(disk, found, plan.indexes[found.name], unreadable)
     except KeyNeeded:
         raise
     except (Damaged, DiskFault, LookupError) as problem:

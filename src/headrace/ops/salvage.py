@@ -17,6 +17,7 @@ from typing import Any
 from headrace._core import Disk
 from headrace.errors import AlreadyExists, BadInput, NotFound
 from headrace.layouts.base import Damage
+from headrace.layouts.jetstream.audit import Indexes
 from headrace.layouts.jetstream.inspector import Survey
 from headrace.layouts.jetstream.rebuild import (
     copy_consumers,
@@ -108,7 +109,7 @@ def salvage(
     try:
         done = plan.file_bytes
         for found, seen in zip(plan.streams.values(), checked.streams, strict=True):
-            report.streams.append(_save_stream(on, found, seen, building))
+            report.streams.append(_save_stream(on, found, plan.indexes[found.name], seen, building))
             done += seen.file_bytes
             if progress is not None:
                 progress(done, total)
@@ -136,11 +137,13 @@ def _check_target(disk: Disk, path: str, out: str) -> str:
     return target
 
 
-def _save_stream(disk: Disk, found: Survey, seen: StreamReport, building: str) -> SavedStream:
+def _save_stream(
+    disk: Disk, found: Survey, indexes: Indexes, seen: StreamReport, building: str
+) -> SavedStream:
     saved = SavedStream(
         found.name, damage=list(seen.damage), notes=list(seen.notes), problems=list(seen.problems)
     )
-    source = open_stream(disk, found)
+    source = open_stream(disk, found, indexes, seen.unreadable)
     config = found.config
     if config is None:
         saved.config_guessed, config = True, guessed_config(source)

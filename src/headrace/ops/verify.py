@@ -52,6 +52,11 @@ class StreamReport:
     def sound(self) -> bool:
         return not self.damage and not self.problems
 
+    @property
+    def unreadable(self) -> frozenset[int]:
+        """Blocks that could not be read at all."""
+        return frozenset(block.number for block in self.blocks if block.problem is not None)
+
 
 @dataclass(slots=True)
 class VerifyReport:

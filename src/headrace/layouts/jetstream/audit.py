@@ -200,12 +200,20 @@ def _shown(spans: tuple[Range, ...]) -> str:
     )
 
 
-def _audit_counts(disk: Disk, found: Survey, indexes: Indexes, fresh: bool, threads: int) -> list[Damage]:
-    """What the indexes say is gone taken away from the blocks: the rest must be what they count."""
-    log = BlockLog(disk, found.msgs_dir, f"{found.directory}/{SIDE}", found.stream, _CACHE_BYTES)
-    ciphers = {block.number: block.cipher for block in found.blocks if block.cipher is not None}
-    log.open_by_scan([block.number for block in found.blocks], ciphers, threads)
-    told = indexes.index.told if indexes.index is not None else None
+def scanned_log(
+    disk: Disk,
+    found: Survey,
+    indexes: Indexes,
+    *,
+    threads: int = 2,
+    cache_bytes: int = _CACHE_BYTES,
+    leave_out: frozenset[int] = frozenset(),
+) -> BlockLog:
+    """The messages by a scan of every block (but those left out), less what the indexes say is gone."""
+    log = BlockLog(disk, found.msgs_dir, f"{found.directory}/{SIDE}", found.stream, cache_bytes)
+    blocks = [block for block in found.blocks if block.number not in leave_out]
+    ciphers = {block.number: block.cipher for block in blocks if block.cipher is not None}
+    log.open_by_scan([block.number for block in blocks], ciphers, threads)
     held = {number: (first, last) for number, first, last, *_ in log.blocks()}
     claims = {number: each.expected for number, each in indexes.by_block.items()}
     if indexes.index is not None:
@@ -214,10 +222,19 @@ def _audit_counts(disk: Disk, found: Survey, indexes: Indexes, fresh: bool, thre
         if number in held:
             first, last = held[number]
             log.forget([*range(first, min(expected.first, last + 1)), *expected.deleted])
-    if told is not None:
+    if indexes.index is not None:
+        told = indexes.index.told
         log.evict_front(None, None, None, told["first"] if told["msgs"] else told["last"] + 1)
-    if indexes.index is not None and told is not None:
-        return _compare_totals(log, indexes.index, told) if fresh else []
+    return log
+
+
+def _audit_counts(disk: Disk, found: Survey, indexes: Indexes, fresh: bool, threads: int) -> list[Damage]:
+    """What the indexes say is gone taken away from the blocks: the rest must be what they count."""
+    if indexes.index is not None and not fresh:
+        return []
+    log = scanned_log(disk, found, indexes, threads=threads)
+    if indexes.index is not None:
+        return _compare_totals(log, indexes.index, indexes.index.told)
     found_counts = {number: (msgs, size) for number, _, _, msgs, size, *_ in log.blocks()}
     return [
         Damage(each.path, 0, 0, "index", _differs(each.messages, each.bytes, *found_counts[number]))

@@ -11,7 +11,7 @@ cluster. Nothing is written, no lock is taken. What a writer has under way is no
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headrace.errors import Damaged, HeadraceError, KeyNeeded, NotFound, StoreLocked, UnknownFormat
@@ -273,14 +273,14 @@ def check_block(disk: Disk, block: BlockFile) -> BlockFacts:
     try:
         scan = scan_file(disk, block)
     except HeadraceError as error:
-        return _facts(block, problem=str(error))
+        return replace(_unread(block), problem=str(error))
     batch = scan.batch
     positions = batch.positions()
     times = batch.times()
     holes = _holes(positions, positions[0], positions[-1]) if positions else []
     packed = scan.plain_bytes != scan.file_bytes
-    return _facts(
-        block,
+    return replace(
+        _unread(block),
         file_bytes=scan.file_bytes,
         plain_bytes=scan.plain_bytes,
         packed=packed,
@@ -300,18 +300,10 @@ def check_block(disk: Disk, block: BlockFile) -> BlockFacts:
     )
 
 
-def _facts(block: BlockFile, **known: object) -> BlockFacts:
-    values: dict[str, object] = {
-        "number": block.number,
-        "file": block.path,
-        "file_bytes": block.file_bytes,
-        "plain_bytes": 0,
-        "newest": block.newest,
-        "packed": False,
-        "encrypted": block.cipher is not None,
-        "guarded": block.guard is not None,
-    }
-    return BlockFacts(**(values | known))  # pyright: ignore[reportArgumentType]
+def _unread(block: BlockFile) -> BlockFacts:
+    """What is known of a block before it is read."""
+    sealed, guarded = block.cipher is not None, block.guard is not None
+    return BlockFacts(block.number, block.path, block.file_bytes, 0, block.newest, False, sealed, guarded)
 
 
 def _damage(block: BlockFile, scan: BlockScan, packed: bool) -> list[Damage]:

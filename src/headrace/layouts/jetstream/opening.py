@@ -7,9 +7,10 @@ tombstones, limits applied, and a block open that ends in a sound record.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
-from headrace.errors import Damaged, ReadOnly, UnknownFormat
+from headrace.errors import Damaged, DiskFault, NotFound, ReadOnly, UnknownFormat
 from headrace.layouts.base import Damage
 from headrace.layouts.jetstream import recovery
 from headrace.layouts.jetstream._kernels import BlockLog, Disk
@@ -17,11 +18,12 @@ from headrace.layouts.jetstream.config import StreamConfig, block_size
 from headrace.layouts.jetstream.config_json import decode_stream_meta
 from headrace.layouts.jetstream.consumers import Consumers
 from headrace.layouts.jetstream.meta import finish_meta, read_meta
-from headrace.layouts.jetstream.paths import DAMAGED, INDEX, MSGS, block_numbers, files_with, make_dirs
+from headrace.layouts.jetstream.paths import INDEX, MSGS, block_numbers, files_with, make_dirs
 from headrace.layouts.jetstream.sealed import StoreKey, is_sealed
 from headrace.layouts.jetstream.sidecar import Sidecar
 
 CACHE_BYTES = 16 << 20
+READ_ATTEMPTS_MAX = 50
 
 
 @dataclass
@@ -63,7 +65,18 @@ def read_config(disk: Disk, stream_dir: str, secret: StoreKey | None) -> tuple[S
 def open_for_reading(
     disk: Disk, stream_dir: str, secret: StoreKey | None = None, cache_bytes: int = CACHE_BYTES
 ) -> OpenedStream:
-    """Nothing on disk changes."""
+    """Nothing on disk changes. A writer may be at work: what changed under the scan is read again."""
+    for attempt in range(READ_ATTEMPTS_MAX):
+        try:
+            return _open_for_reading(disk, stream_dir, secret, cache_bytes)
+        except (NotFound, Damaged, DiskFault) as problem:
+            if not isinstance(problem, NotFound) and not recovery.disk_is_live(disk, stream_dir):
+                raise
+            time.sleep(attempt / 1000)
+    return _open_for_reading(disk, stream_dir, secret, cache_bytes)
+
+
+def _open_for_reading(disk: Disk, stream_dir: str, secret: StoreKey | None, cache_bytes: int) -> OpenedStream:
     config, created_ns, damage = read_config(disk, stream_dir, secret)
     consumers = Consumers(disk, stream_dir, config.name, writable=False, secret=secret)
     found = recovery.recover(
@@ -85,11 +98,11 @@ def open_for_reading(
 def _apply_limits_in_memory(log: BlockLog, config: StreamConfig) -> None:
     """Evictions leave no tombstone: a scan finds what a limit had evicted. Age is not applied to readers:
     a cold directory is read for what it holds, however old."""
-    if config.max_msgs_per_subject > 0:
-        log.trim_all_subjects(config.max_msgs_per_subject)
-    if config.max_msgs > 0 or config.max_bytes > 0:
+    if config.discard == "old" and (config.max_msgs > 0 or config.max_bytes > 0):
         max_msgs = config.max_msgs if config.max_msgs > 0 else None
         log.evict_front(max_msgs, config.max_bytes if config.max_bytes > 0 else None, None, None)
+    if config.max_msgs_per_subject > 0:
+        log.trim_all_subjects(config.max_msgs_per_subject)
 
 
 def open_for_writing(
@@ -123,22 +136,38 @@ def take_messages(
 ) -> recovery.Recovered:
     """The messages of a stream, recovered, mended and ready to be appended to."""
     sidecar = Sidecar(disk, stream_dir)
-    found = recovery.recover(
-        disk,
-        stream_dir,
-        config.name,
-        cache_bytes=cache_bytes,
-        consumer_seq=consumer_seq,
-        read_only=False,
-    )
+
+    def recovered(trust_stamp: bool) -> recovery.Recovered:
+        return recovery.recover(
+            disk,
+            stream_dir,
+            config.name,
+            cache_bytes=cache_bytes,
+            consumer_seq=consumer_seq,
+            read_only=False,
+            trust_stamp=trust_stamp,
+        )
+
+    found = recovered(trust_stamp=True)
+    if found.clean and _newest_is_damaged(found.log):
+        found = recovered(trust_stamp=False)
     sidecar.remove_stamp()
     found.damage += _note_findings(found)
     if not found.clean:
         _sync_blocks(disk, found.msgs_dir)
-    _replace_damaged(disk, sidecar, found)
+    # The next sequence is pinned before the bytes that speak for it are replaced.
     _start_writing(disk, found, config, block_bytes)
+    _replace_damaged(disk, sidecar, found)
+    found.log.drop_dead_blocks()
     _retire_old_indexes(disk, found)
     return found
+
+
+def _newest_is_damaged(log: BlockLog) -> bool:
+    """A clean stop is believed without a scan, but the block that is written to is read anyway."""
+    for number, *_ in log.blocks()[-1:]:
+        log.plain_bytes(number)
+    return bool(log.findings())
 
 
 def _note_findings(found: recovery.Recovered) -> list[Damage]:
@@ -162,25 +191,16 @@ def _replace_damaged(disk: Disk, sidecar: Sidecar, found: recovery.Recovered) ->
     bad = {number for number, kind, *_ in log.findings() if kind in ("bad-record", "repaired", "forged-inside")}
     if not bad:
         return
-    make_dirs(disk, f"{sidecar.path.rsplit('/', 1)[0]}/{DAMAGED}")
-    _remove_index(disk, found.msgs_dir)
+    if disk.entry(f"{found.msgs_dir}/{INDEX}") is not None:
+        # Replaced, not dropped: what limits have evicted is known to it alone once they were relaxed.
+        disk.replace_file(f"{found.msgs_dir}/{INDEX}", log.encode_index())
     for number in sorted(bad):
         path = f"{found.msgs_dir}/{number}.blk"
         data = log.sound_copy(number)
-        _keep_original(disk, path, f"{sidecar.path}/damaged/{number}.blk")
+        sidecar.keep_original(path)
         sidecar.remove_guard(number)
         disk.replace_file(path, data)
         log.replaced(number, len(data))
-
-
-def _keep_original(disk: Disk, path: str, target: str) -> None:
-    copy, at = target, 1
-    while disk.entry(copy) is not None:
-        copy, at = f"{target}.{at}", at + 1
-    file = disk.open(copy, "create_new")
-    file.write_at(0, disk.read(path))
-    file.sync_data()
-    disk.sync_dir(copy.rsplit("/", 1)[0])
 
 
 def _start_writing(
@@ -191,7 +211,7 @@ def _start_writing(
     blocks = log.blocks()
     newest, size = (blocks[-1][0], blocks[-1][5]) if blocks else (0, 0)
     fits = size < (block_bytes or block_size(config)) and newest not in found.unsound
-    if blocks and fits and log.is_plain(newest):
+    if blocks and fits and not found.raised_to and log.is_plain(newest):
         log.start_writer(newest)
     else:
         log.start_writer(newest + 1)
@@ -204,7 +224,6 @@ def _start_writing(
     log.write_tombstones(pins)
     log.commit(log.totals()[3])
     log.assume_durable()
-    log.drop_dead_blocks()
 
 
 def _retire_old_indexes(disk: Disk, found: recovery.Recovered) -> None:
@@ -214,8 +233,3 @@ def _retire_old_indexes(disk: Disk, found: recovery.Recovered) -> None:
     if found.era != "2.15":
         disk.sync_dir(found.msgs_dir)
 
-
-def _remove_index(disk: Disk, msgs_dir: str) -> None:
-    if disk.entry(f"{msgs_dir}/{INDEX}") is not None:
-        disk.remove_file(f"{msgs_dir}/{INDEX}")
-        disk.sync_dir(msgs_dir)

@@ -10,6 +10,7 @@ from headrace.errors import HeadraceError
 from headrace.layouts.base import ConsumerState, Predicate
 from headrace.layouts.jetstream import recovery
 from headrace.layouts.jetstream._kernels import Disk
+from headrace.layouts.jetstream.audit import Indexes, scanned_log
 from headrace.layouts.jetstream.config import UNLIMITED, StreamConfig
 from headrace.layouts.jetstream.config_json import encode_stream_meta
 from headrace.layouts.jetstream.consumer_recovery import CONSUMERS_DIR
@@ -24,13 +25,43 @@ from headrace.layouts.jetstream.volume import JetStreamVolume
 SUBJECTS_LISTED_MAX = 256
 
 
-def open_stream(disk: Disk, found: Survey, cache_bytes: int = CACHE_BYTES) -> FileStreamStore:
-    """The stream for reading, from its blocks alone when its metadata cannot be relied on."""
+def open_stream(
+    disk: Disk,
+    found: Survey,
+    indexes: Indexes | None = None,
+    leave_out: frozenset[int] = frozenset(),
+    cache_bytes: int = CACHE_BYTES,
+) -> FileStreamStore:
+    """The stream for reading, from its blocks alone when its metadata cannot be relied on.
+
+    Blocks in `leave_out` cannot be read at all: what the others hold is still opened.
+    """
     config = found.config or StreamConfig(name=found.stream)
     consumers = Consumers(disk, found.directory, found.stream, writable=False, secret=found.secret)
-    log = recovery.recover(disk, found.directory, found.stream, cache_bytes=cache_bytes, secret=found.secret)
+    if leave_out:
+        told = indexes or Indexes()
+        log = scanned_log(disk, found, told, cache_bytes=cache_bytes, leave_out=leave_out)
+        last = max([consumers.max_stream_seq(), *(each.expected.last for each in told.by_block.values())])
+        if told.index is not None:
+            log.raise_last(max(last, told.index.told["last"]), told.index.told["last_time"])
+        else:
+            log.raise_last(last, 0)
+        opened = OpenedStream(
+            config, found.created_ns or 0, log, consumers, found.msgs_dir, False, [], found.era
+        )
+        return FileStreamStore(disk, found.directory, opened, read_only=True)
+    recovered = recovery.recover(
+        disk, found.directory, found.stream, cache_bytes=cache_bytes, secret=found.secret
+    )
     opened = OpenedStream(
-        config, found.created_ns or 0, log.log, consumers, log.msgs_dir, log.clean, log.damage, log.era
+        config,
+        found.created_ns or 0,
+        recovered.log,
+        consumers,
+        recovered.msgs_dir,
+        recovered.clean,
+        recovered.damage,
+        recovered.era,
     )
     return FileStreamStore(disk, found.directory, opened, read_only=True)
 

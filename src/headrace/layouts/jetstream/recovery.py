@@ -92,6 +92,7 @@ def recover(
     secret: StoreKey | None = None,
     consumer_seq: int = 0,
     read_only: bool = True,
+    trust_stamp: bool = True,
 ) -> Recovered:
     """Open the messages of a stream. `consumer_seq` is the highest one that a consumer has seen."""
     msgs_dir = messages_dir(disk, stream_dir)
@@ -101,7 +102,7 @@ def recover(
     blocks = block_numbers(disk, msgs_dir)
     ciphers = _ciphers(disk, msgs_dir, stream, blocks, secret)
     index = _read_index(disk, stream_dir, msgs_dir, stream, secret, found)
-    if index is not None and not ciphers and _stopped_clean(sidecar, index, blocks):
+    if index is not None and not ciphers and trust_stamp and _stopped_clean(sidecar, index, blocks):
         log.open_by_index(index, stream, blocks)
         found.clean = True
         return found
@@ -120,7 +121,7 @@ def recover(
         found.raised_to = evidence
         log.raise_last(evidence, 0)
     if read_only and mark is not None and disk_is_live(disk, stream_dir):
-        _hide_undurable(log, mark[2])
+        _hide_undurable(log, mark)
     return found
 
 
@@ -133,12 +134,13 @@ def disk_is_live(disk: Disk, stream_dir: str) -> bool:
         return False
 
 
-def _hide_undurable(log: BlockLog, durable_last: int) -> None:
+def _hide_undurable(log: BlockLog, mark: tuple[int, int, int]) -> None:
     """Beside a live writer nothing above its durable mark is shown."""
+    number, length, durable_last = mark
     last = log.totals()[2]
     if last > durable_last:
         log.forget(list(range(durable_last + 1, last + 1)))
-        log.lower_last(durable_last)
+    log.lower_last(durable_last, number, length)
 
 
 def _ciphers(

@@ -66,6 +66,8 @@ def erase(store: FileStreamStore, seq: int) -> bool:
         file.write_at(offset, data)
         file.sync_data()
         store.log.patched(number, offset, data)
+        if number != store.log.newest()[0]:
+            upkeep.write_guard(store, number)
         return True
 
 

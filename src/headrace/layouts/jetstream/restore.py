@@ -19,7 +19,7 @@ import msgspec
 
 from headrace.errors import AlreadyExists, BadInput, Damaged, HeadraceError
 from headrace.layouts.base import LogState
-from headrace.layouts.jetstream import archive
+from headrace.layouts.jetstream import archive, upkeep
 from headrace.layouts.jetstream._kernels import Disk
 from headrace.layouts.jetstream.archive import Document
 from headrace.layouts.jetstream.config import UNLIMITED, StreamConfig
@@ -139,6 +139,7 @@ class _Builder:
         last = store.log.totals()[2]
         store.log.raise_last(state.last_seq, state.last_time_ns or 0)
         if state.last_seq > last:
+            upkeep.roll(store)
             store.log.write_tombstones([(state.last_seq, state.last_time_ns or 0)])
 
     # tar

@@ -31,7 +31,7 @@ class BlockTask(ScanTask):
     guard_path: str
     first: int
     next: int
-    bytes: int
+    size_bytes: int
     dead: tuple[int, ...] = ()
     cipher: tuple[str, bytes, bytes] | None = field(default=None, repr=False)
 
@@ -73,7 +73,7 @@ def plan_blocks(store: FileStreamStore, want: Predicate) -> list[ScanTask]:
                 guard_path=store.sidecar.guard_path(number),
                 first=first,
                 next=last + 1,
-                bytes=file_len,
+                size_bytes=file_len,
                 dead=tuple(store.log.deleted_of(number)),
                 cipher=store.log.cipher_of(number),
             )

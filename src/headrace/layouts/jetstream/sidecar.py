@@ -50,7 +50,7 @@ class Sidecar:
         """The stamp, if there is a readable one."""
         try:
             return msgspec.json.decode(self._disk.read(f"{self.path}/clean.json", 64 << 20), type=CleanStamp)
-        except (HeadraceError, msgspec.DecodeError):
+        except (HeadraceError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
     def write_stamp(self, stamp: CleanStamp) -> None:
@@ -111,6 +111,21 @@ class Sidecar:
             return True
         except DiskFault:
             return False
+
+    # What is not sound
+
+    def keep_original(self, path: str) -> None:
+        """Copy a block with unsound bytes into damaged/ before it is replaced or removed."""
+        directory = f"{self.path}/damaged"
+        make_dirs(self._disk, directory)
+        target = copy = f"{directory}/{path.rsplit('/', 1)[-1]}"
+        at = 1
+        while self._disk.entry(copy) is not None:
+            copy, at = f"{target}.{at}", at + 1
+        file = self._disk.open(copy, "create_new")
+        file.write_at(0, self._disk.read(path))
+        file.sync_data()
+        self._disk.sync_dir(directory)
 
     # Guards
 

@@ -23,7 +23,6 @@ from headrace.errors import (
     MessageNotFound,
     ReadOnly,
     StoreClosed,
-    StoreFull,
     StorePoisoned,
 )
 from headrace.layouts.base import (
@@ -42,6 +41,7 @@ from headrace.layouts.base import (
 )
 from headrace.layouts.jetstream import removal, snapshot, upkeep
 from headrace.layouts.jetstream._kernels import Batch, BlockLog, Disk
+from headrace.layouts.jetstream.admission import refuse_what_does_not_fit
 from headrace.layouts.jetstream.config import StreamConfig, block_size
 from headrace.layouts.jetstream.config_json import encode_stream_meta
 from headrace.layouts.jetstream.consumers import Consumers
@@ -103,7 +103,7 @@ class FileStreamStore(StreamStore):
         """
         with self.lock:
             self.check_writable()
-            self._refuse_what_does_not_fit(batch)
+            refuse_what_does_not_fit(self, batch)
             return self._append(batch, keep_positions)
 
     def _append(self, batch: Batch, keep_positions: bool) -> Ticket:
@@ -166,31 +166,10 @@ class FileStreamStore(StreamStore):
             self.dirty = True
             return target
 
-    def _refuse_what_does_not_fit(self, batch: Batch) -> None:
-        """The limits that refuse instead of evicting; nothing was stored when one speaks."""
-        config = self.config
-        if config.sealed:
-            raise ReadOnly("invalid operation on sealed stream")
-        if config.discard != "new":
-            return
-        msgs, size, *_ = self.log.totals()
-        if 0 <= config.max_msgs < msgs + len(batch):
-            raise StoreFull("maximum messages exceeded")
-        added = batch.payload_bytes + 30 * len(batch)
-        if 0 <= config.max_bytes < size + added:
-            raise StoreFull("maximum bytes exceeded")
-        if config.discard_new_per_subject and config.max_msgs_per_subject > 0:
-            counts: dict[str, int] = {}
-            for record in batch:
-                known = counts.setdefault(record.subject, self.filtered_state(0, record.subject).msgs)
-                if known >= config.max_msgs_per_subject:
-                    raise StoreFull("maximum messages per subject exceeded")
-                counts[record.subject] = known + 1
-
     def apply_front_limits(self) -> tuple[int, int]:
-        """Evict the oldest until max_msgs and max_bytes hold; age is `upkeep`'s."""
+        """Evict the oldest until max_msgs and max_bytes hold; age is `upkeep`'s. `discard: new` evicts nothing."""
         config = self.config
-        if config.max_msgs <= 0 and config.max_bytes <= 0:
+        if config.discard == "new" or (config.max_msgs <= 0 and config.max_bytes <= 0):
             return 0, 0
         msgs, size, *_ = self.log.totals()
         over = 0 < config.max_msgs < msgs or 0 < config.max_bytes < size
@@ -255,7 +234,7 @@ class FileStreamStore(StreamStore):
             seen = take_messages(
                 self.disk, self.stream_dir, self.config, self.consumers.max_stream_seq(), block_bytes=self.block_bytes
             )
-            self.log, self.dead, self.dirty = seen.log, [], True
+            self.log, self.dead, self.unburied, self.dirty = seen.log, [], [], True
             upkeep.apply_limits(self)
 
     # Reading

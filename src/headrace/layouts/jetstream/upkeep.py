@@ -72,6 +72,7 @@ def bury_dead(store: FileStreamStore) -> None:
         return
     copies: list[tuple[int, int]] = []
     carries: dict[int, bool] = {}
+    unsound = {number for number, *_ in store.log.findings()}
     for number in dead:
         needed, carries[number] = store.log.tombstones_of(number)
         copies += needed
@@ -79,6 +80,8 @@ def bury_dead(store: FileStreamStore) -> None:
     if not store.log.has(last):
         copies.append((last, last_time))
     try:
+        for number in unsound.intersection(dead):
+            store.sidecar.keep_original(f"{store.msgs_dir}/{number}.blk")
         mark = store.with_reserve(lambda: store.log.write_tombstones(copies))
     except DiskFull:
         return
@@ -116,15 +119,15 @@ def unlink(store: FileStreamStore, blocks: list[DeadBlock]) -> None:
 
 
 def apply_limits(store: FileStreamStore) -> None:
-    """All limits on all messages: at start, and when they change."""
+    """All limits on all messages, in the server's order: at start, and when they change."""
     before = store.log.totals()
+    store.apply_front_limits()
     if store.config.max_msgs_per_subject > 0:
         store.log.trim_all_subjects(store.config.max_msgs_per_subject)
-    store.apply_front_limits()
-    expire(store, store.clock())
-    bury_dead(store)
     after = store.log.totals()
     store.tell(after[0] - before[0], after[1] - before[1])
+    expire(store, store.clock())
+    bury_dead(store)
 
 
 def expire(store: FileStreamStore, now_ns: int) -> int:

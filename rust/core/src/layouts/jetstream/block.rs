@@ -30,6 +30,8 @@ pub struct Block {
     pub key: HashKey,
     pub cipher: Option<BlockKey>,
     pub first: u64,
+    /// No record in the file, live or dead, is below this; 0 when that is not known.
+    pub file_first: u64,
     pub first_time: i64,
     pub last: u64,
     pub last_time: i64,
@@ -51,6 +53,7 @@ impl Block {
             key: block_key(stream, number),
             cipher,
             first: 1,
+            file_first: 0,
             first_time: 0,
             last: 0,
             last_time: 0,

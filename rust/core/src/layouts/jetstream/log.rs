@@ -11,6 +11,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::block::{Block, Loaded, Lookup, load, loaded_of};
+use super::chain::Chain;
 use super::commit::Commit;
 use super::record::{self, Fields, RECORD_BYTES_MAX, SEQUENCE_MASK, View};
 use super::scan::Finding;
@@ -96,6 +97,8 @@ pub struct Inner {
     pub stream: Vec<u8>,
     pub blocks: Vec<Block>,
     pub subjects: SubjectTree<SubjectState>,
+    /// Kept while there is a limit per subject.
+    pub chain: Option<Chain>,
     pub cache: Cache,
     pub writer: Option<Writer>,
     pub msgs: u64,
@@ -149,6 +152,7 @@ impl BlockLog {
                 stream: stream.into(),
                 blocks: Vec::new(),
                 subjects: SubjectTree::new(),
+                chain: None,
                 cache: Cache { blocks: Vec::new(), bytes_max: cache_bytes },
                 writer: None,
                 msgs: 0,
@@ -185,7 +189,13 @@ impl BlockLog {
     /// fewer than all were stored.
     pub fn append(&self, batch: &Batch, from: usize, rules: &AppendRules) -> LogResult<Appended> {
         self.check_sound()?;
-        self.lock().append(batch, from, rules)
+        let mut inner = self.lock();
+        if rules.per_subject_max > 0 {
+            inner.start_chain()?;
+        } else {
+            inner.chain = None;
+        }
+        inner.append(batch, from, rules)
     }
 
     /// Uses up sequences `[last + 1, to]` with placeholder records.
@@ -261,6 +271,7 @@ impl Inner {
         self.end_writer();
         let mut block = Block::new(number, &self.stream, None);
         (block.first, block.last, block.last_time) = (self.last + 1, self.last, self.last_time);
+        block.file_first = block.first;
         self.blocks.push(block);
         self.names_unsynced = true;
         self.writer = Some(Writer { file, data: Vec::new(), lookup: Lookup::new(), durable_len: 0, number });
@@ -386,7 +397,7 @@ impl Inner {
         placed: &[(u64, u32)],
         rules: &AppendRules,
     ) -> u64 {
-        let Inner { blocks, subjects, .. } = self;
+        let Inner { blocks, subjects, chain, .. } = self;
         let block = blocks.last_mut().expect("a block was written");
         let mut run: Option<(crate::batch::Span, u64, u64, u32, u64, u32)> = None;
         let (mut total, mut sequence) = (0u64, self.last);
@@ -404,6 +415,14 @@ impl Inner {
                 let (ttl, schedule) = special_headers(batch.bytes(entry.headers));
                 block.ttls += u64::from(ttl);
                 block.schedules += u64::from(schedule);
+            }
+            if let Some(chain) = chain.as_mut() {
+                let state = subjects.get_or_insert_with(batch.bytes(entry.subject), SubjectState::default);
+                if state.msgs > 0 && state.last_exact {
+                    chain.link(state.last, sequence, *size);
+                }
+                state.stored(1, sequence, *size, sequence, *size);
+                continue;
             }
             match run.as_mut() {
                 Some(run) if run.0 == entry.subject || batch.bytes(run.0) == batch.bytes(entry.subject) => {
@@ -436,8 +455,17 @@ impl Inner {
         }
         let guard = self.disk.read(&self.guard_path(number), 1 << 30).ok();
         let path = self.block_path(number);
-        let (data, _, scan) = load(self.disk.as_ref(), &path, &self.blocks[index], guard.as_deref())?;
+        let reading = self.writer.is_none();
+        let (data, _, mut scan) = match load(self.disk.as_ref(), &path, &self.blocks[index], guard.as_deref()) {
+            // A writer beside this reader took the block away: its messages are gone.
+            Err(error) if reading && error.source.kind() == std::io::ErrorKind::NotFound => Default::default(),
+            loaded => loaded?,
+        };
         let loaded = Arc::new(loaded_of(data, &scan));
+        if reading && index + 1 == self.blocks.len() {
+            // … or is appending to it: what lies behind the part that was there when it was opened is no damage.
+            scan.findings.retain(|finding| finding.offset < self.blocks[index].file_len);
+        }
         self.note_findings(number, scan.findings);
         self.cache.put(number, loaded.clone());
         Ok(loaded)

@@ -7,12 +7,13 @@
 //! seqset     sets of sequences in the on-disk tree form
 //! idx        N.idx of 2.6 and 2.9           index_db   index.db v1 to v4 of 2.10 and later
 //! block      one block in memory: its summary, and its bytes with the slot table
-//! subject_state   per-subject counts        log   the blocks of one stream: append, read, remove, state
+//! subject_state   per-subject counts, chain: who follows whom on a subject        log   the blocks of one stream: append, read, remove, state
 //! commit     group commit and the poison
 //! ```
 
 pub mod archive;
 pub mod block;
+pub mod chain;
 pub mod commit;
 pub mod guard;
 pub mod idx;

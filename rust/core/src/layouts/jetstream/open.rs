@@ -25,6 +25,7 @@ struct Seen {
     tombstones: Vec<(u64, i64)>,
     findings: Vec<Finding>,
     highest_plausible: u64,
+    doubt: u64,
     unsound_tail: u64,
     newest_bytes: Option<Loaded>,
 }
@@ -95,10 +96,15 @@ impl BlockLog {
         Ok(gone)
     }
 
-    /// A reader beside a live writer sees nothing above this; the caller has forgotten the messages.
-    pub fn lower_last(&self, sequence: u64) {
+    /// A reader beside a live writer sees nothing above this; the caller has forgotten the messages. Bytes behind
+    /// the durable part of the newest block are being written: they are no damage.
+    pub fn lower_last(&self, sequence: u64, number: u64, durable_bytes: u64) {
         let mut inner = self.lock();
         inner.last = inner.last.min(sequence);
+        inner.findings.retain(|(n, f)| *n < number || (*n == number && f.offset < durable_bytes));
+        if let Some(block) = inner.blocks.iter_mut().find(|block| block.number == number) {
+            block.file_len = block.file_len.min(durable_bytes);
+        }
     }
 
     /// Never hand out a sequence at or below this again.
@@ -145,6 +151,7 @@ fn see(disk: &dyn Disk, path: &str, block: Block, guard: Option<&[u8]>, newest: 
         tombstones: Vec::new(),
         findings: Vec::new(),
         highest_plausible: scan.highest_plausible,
+        doubt: scan.doubt,
         unsound_tail: 0,
         newest_bytes: None,
     };
@@ -217,9 +224,7 @@ impl Inner {
         let mut overlaps = Vec::new();
         for (at, seen) in all.into_iter().enumerate() {
             let mut block = seen.block;
-            if seen.first_record == u64::MAX {
-                (block.first, block.last, block.last_time) = (self.last + 1, self.last, self.last_time);
-            }
+            block.file_first = seen.first_record;
             // A tail that was written again into a later block after a failed sync is there twice.
             let later = starts[at + 1..].iter().copied().min().unwrap_or(u64::MAX);
             if seen.first_record != u64::MAX && block.last >= later {
@@ -236,6 +241,11 @@ impl Inner {
                 self.last_time = self.last_time.max(block.last_time);
             }
             self.last = self.last.max(block.last).max(highest_tombstone);
+            if seen.first_record == u64::MAX {
+                // It covers nothing and begins behind all that is known so far, its own pin included.
+                (block.first, block.last, block.last_time) = (self.last + 1, self.last, self.last_time);
+                block.file_first = block.first;
+            }
             self.msgs += block.msgs;
             self.bytes += block.bytes;
             for (subject, add) in seen.subjects {
@@ -244,7 +254,8 @@ impl Inner {
             }
             report.blocks.push((block.number, block.file_len, seen.unsound_tail, block.last_hash));
             if at >= last_with_records {
-                report.highest_plausible = report.highest_plausible.max(seen.highest_plausible);
+                let plausible = seen.highest_plausible.max(self.last + seen.doubt);
+                report.highest_plausible = report.highest_plausible.max(plausible);
             }
             let number = block.number;
             self.blocks.push(block);

@@ -138,8 +138,10 @@ impl BlockLog {
 
     pub fn seq_from_time(&self, time: i64) -> LogResult<u64> {
         let mut inner = self.lock();
-        let index = inner.blocks.partition_point(|b| b.msgs == 0 || b.last_time < time);
-        for index in index..inner.blocks.len() {
+        for index in 0..inner.blocks.len() {
+            if inner.blocks[index].last_time < time {
+                continue;
+            }
             let mut at = inner.blocks[index].first;
             while let Some(sequence) = inner.blocks[index].next_live(at) {
                 let seen = inner.with_record(index, sequence, |_, view| view.time)?;
@@ -280,17 +282,22 @@ impl BlockLog {
             let (first_block, last_block) = (number_at(state.first), number_at(state.last));
             subjects.push(SubjectEntry { subject, total: state.msgs, first_block, last_block });
         }
-        let blocks = inner.blocks.iter().map(|b| BlockEntry {
-            number: b.number,
-            bytes: b.bytes,
-            first: b.first,
-            first_time: if b.msgs > 0 { b.first_time } else { first_time },
-            last: b.last,
-            last_time: b.last_time,
-            deleted: b.deleted.clone(),
-            ttls: b.ttls,
-            schedules: b.schedules,
-        });
+        let mut blocks: Vec<BlockEntry> = inner
+            .blocks
+            .iter()
+            .map(|b| BlockEntry {
+                number: b.number,
+                bytes: b.bytes,
+                first: b.first,
+                first_time: if b.msgs > 0 { b.first_time } else { first_time },
+                last: b.last,
+                last_time: b.last_time,
+                deleted: b.deleted.clone(),
+                ttls: b.ttls,
+                schedules: b.schedules,
+            })
+            .collect();
+        cover_last(blocks.last_mut(), inner.last);
         let newest = inner.blocks.last();
         let index = IndexDb {
             version: super::index_db::VERSION,
@@ -301,11 +308,24 @@ impl BlockLog {
             last: inner.last,
             last_time: inner.last_time,
             subjects,
-            blocks: blocks.collect(),
+            blocks,
             newest: newest.map_or(0, |b| b.number),
             last_hash: newest.map_or([0; 8], |b| b.last_hash),
         };
         Ok(index.encode(&HashKey::from_text(&inner.stream)))
+    }
+}
+
+/// A server takes the index only if its newest block reaches the last sequence: what a tombstone pinned behind
+/// the block's records counts as deleted. Too wide a range is left out; then the server scans.
+fn cover_last(newest: Option<&mut BlockEntry>, last: u64) {
+    const WIDE: u64 = 1 << 20;
+    let Some(block) = newest.filter(|block| block.last < last) else { return };
+    if block.first > block.last {
+        (block.first, block.last) = (last + 1, last);
+    } else if last - block.last <= WIDE {
+        block.deleted.insert_range(block.last + 1..last + 1);
+        block.last = last;
     }
 }
 
@@ -344,7 +364,7 @@ pub fn entry_of(view: &View, base: usize) -> Entry {
 }
 
 impl Inner {
-    fn read_block(&mut self, index: usize, from: u64, limits: &ReadLimits<'_>) -> LogResult<Batch> {
+    pub fn read_block(&mut self, index: usize, from: u64, limits: &ReadLimits<'_>) -> LogResult<Batch> {
         let writing = self.writer.as_ref().is_some_and(|w| w.number == self.blocks[index].number);
         if writing {
             let (block, writer) = (&self.blocks[index], self.writer.as_ref().expect("checked"));

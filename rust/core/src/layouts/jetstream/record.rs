@@ -184,6 +184,15 @@ pub fn record_bytes(subject: usize, headers: Option<usize>, data: usize) -> usiz
     RECORD_BYTES_MIN + subject + headers.map_or(0, |len| HEADER_LENGTH_SIZE + len) + data
 }
 
+/// What the messages of a batch take as records.
+pub fn batch_record_bytes(batch: &Batch) -> u64 {
+    let size = |entry: &crate::batch::Entry| {
+        let headers = (!entry.headers.is_null()).then(|| entry.headers.size());
+        record_bytes(entry.subject.size(), headers, entry.data.size()) as u64
+    };
+    batch.entries().iter().map(size).sum()
+}
+
 /// What goes into one record; `raw_sequence` carries the flag bits.
 pub struct Fields<'a> {
     pub raw_sequence: u64,

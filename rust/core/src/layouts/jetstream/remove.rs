@@ -71,6 +71,9 @@ impl BlockLog {
                 over.push(subject.to_vec());
             }
         });
+        if !over.is_empty() {
+            inner.start_chain()?;
+        }
         for subject in over {
             inner.trim_subject(&subject, max)?;
         }
@@ -121,7 +124,7 @@ impl BlockLog {
         let mut inner = self.lock();
         let index = inner.index_of(number)?;
         let loaded = inner.loaded(index)?;
-        let oldest = inner.blocks.first().map_or(0, |b| b.first);
+        let oldest = inner.blocks.first().map_or(0, |b| b.file_first);
         let mut out = Vec::new();
         for view in views(&loaded) {
             let block = &inner.blocks[index];
@@ -198,7 +201,7 @@ impl BlockLog {
             any = true;
             let sequence = record.raw_sequence & SEQUENCE_MASK;
             let target = inner.block_at(sequence).map(|i| &inner.blocks[i]);
-            if target.is_some_and(|b| b.number < number && b.first <= sequence) {
+            if target.is_some_and(|b| b.number < number && b.file_first <= sequence) {
                 let time = View::parse(&data, record.offset as usize).map_or(0, |view| view.time);
                 found.push((sequence, time));
             }
@@ -217,6 +220,7 @@ impl BlockLog {
         let gone = (inner.msgs, inner.bytes);
         inner.blocks.clear();
         inner.subjects.clear();
+        inner.chain = None;
         inner.cache.blocks.clear();
         inner.writer = None;
         inner.unsynced.clear();
@@ -274,6 +278,9 @@ impl Inner {
 
     fn take_out(&mut self, index: usize, sequence: u64, bytes: u64) {
         self.blocks[index].removed(sequence, bytes);
+        if let Some(chain) = self.chain.as_mut() {
+            chain.unlink(sequence);
+        }
         self.msgs -= 1;
         self.bytes -= bytes.min(self.bytes);
         self.drop_if_dead(index);
@@ -378,18 +385,27 @@ impl Inner {
         while let Some(state) = self.subjects.get_mut(subject).map(|s| *s).filter(|s| s.msgs > max) {
             let exact = state.first_exact && state.first_bytes > 0;
             if exact && let Some(index) = self.block_at(state.first).filter(|i| self.blocks[*i].is_live(state.first)) {
+                let next = self.successor(state.first);
                 self.remove_from_subject(subject, state.first);
                 self.take_out(index, state.first, u64::from(state.first_bytes));
+                if let (Some((next, bytes)), Some(state)) = (next, self.subjects.get_mut(subject)) {
+                    (state.first, state.first_bytes, state.first_exact) = (next, bytes, true);
+                }
                 continue;
             }
             let Some(sequence) = self.first_on_subject(subject)? else { return Ok(()) };
+            let next = self.successor(sequence);
             self.remove_live(sequence)?;
+            if let (Some((next, bytes)), Some(state)) = (next, self.subjects.get_mut(subject)) {
+                (state.first, state.first_bytes, state.first_exact) = (next, bytes, true);
+            }
         }
         Ok(())
     }
 
     fn truncate_after(&mut self, sequence: u64) -> LogResult<Truncation> {
         let before = self.msgs;
+        self.chain = None;
         let mut tombstones = Vec::new();
         let mut cut = None;
         // Every block stays in the list until all its messages were taken out of the counts.
@@ -403,37 +419,45 @@ impl Inner {
             let number = self.blocks[index].number;
             let loaded = self.loaded(index)?;
             let all = views(&loaded);
-            let end = all.iter().find(|v| !v.is_tombstone() && v.sequence() > sequence).map(|v| v.offset);
-            let from = end.unwrap_or(loaded.data.len());
-            let behind = |view: &&View| view.offset >= from && view.is_tombstone() && view.sequence() <= sequence;
-            tombstones.extend(all.iter().filter(behind).map(|v| (v.sequence(), v.time)));
+            let above = |view: &View| view.sequence() > sequence;
+            let end = all.iter().find(|v| !v.is_tombstone() && above(v)).map(|v| v.offset);
             let gone: Vec<u64> =
                 (sequence + 1..=self.blocks[index].last).filter(|s| self.blocks[index].is_live(*s)).collect();
             for one in gone.into_iter().rev() {
                 self.remove_live(one)?;
             }
-            if self.blocks[index].last <= sequence && end.is_none() {
-                break;
-            }
-            if from == 0 {
+            // A block without a record that stays goes as a whole: what it knows of others is written again.
+            let stays = all.iter().any(|v| !v.is_tombstone() && !above(v));
+            let from = if stays { end.unwrap_or(loaded.data.len()) } else { 0 };
+            let behind = |view: &&View| view.offset >= from && view.is_tombstone() && !above(view);
+            tombstones.extend(all.iter().filter(behind).map(|v| (v.sequence(), v.time)));
+            if !stays {
                 self.blocks.remove(index);
                 self.cache.forget(number);
                 self.dead.push(number);
                 continue;
             }
+            let kept = all.iter().filter(|v| v.offset < from && !(v.is_tombstone() && above(v)));
+            let time = kept.clone().filter(|v| !v.is_tombstone()).map(|v| v.time).max();
+            let data: Vec<u8> = kept.flat_map(|v| &loaded.data[v.offset..v.end()]).copied().collect();
             let block = &mut self.blocks[index];
+            block.last_time = time.unwrap_or(block.last_time);
             block.last = sequence.min(block.last);
             block.first = block.first.min(block.last + 1);
-            let kept = block.deleted.iter().filter(|s| *s <= sequence).collect();
-            block.deleted = kept;
-            cut = Some((number, loaded.data[..from].to_vec()));
-            self.cache.forget(number);
+            block.deleted = block.deleted.iter().filter(|s| *s <= sequence).collect();
+            if data.len() != loaded.data.len() {
+                cut = Some((number, data));
+                self.cache.forget(number);
+            }
             break;
         }
         self.last = sequence;
         self.last_time = match self.blocks.iter().position(|b| b.is_live(sequence)) {
             Some(index) => self.with_record(index, sequence, |_, view| view.time)?.unwrap_or(0),
-            None => self.blocks.last().map_or(0, |b| b.last_time),
+            None => {
+                let removed = tombstones.iter().map(|t: &(u64, i64)| t.1).max();
+                removed.max(self.blocks.last().map(|b| b.last_time)).unwrap_or(0)
+            }
         };
         Ok(Truncation { removed: before - self.msgs, cut, tombstones })
     }
@@ -478,6 +502,7 @@ impl Inner {
         let cut = moved.iter().filter(|m| !m.0.is_tombstone()).map(|m| m.0.sequence()).min();
         let Some(cut) = cut else { return };
         (self.blocks[new].first, self.blocks[new].last) = (cut, cut - 1);
+        self.blocks[new].file_first = cut;
         for (view, offset, live) in moved.iter().filter(|m| !m.0.is_tombstone()) {
             let (sequence, bytes) = (view.raw_sequence & SEQUENCE_MASK, view.len as u64);
             if *live {

@@ -46,12 +46,8 @@ pub(super) fn recover(
             scan.findings.push(repaired_finding(&view, "a bit of its content or hash"));
             return Step::Repaired(view);
         }
-        let hint = plausible(block, at, scanner.last_sequence);
-        report_lost(scanner, scan, at, at + len, hint, fault);
+        report_lost(scanner, block, scan, (at, at + len), 1, fault);
         report_inside(scanner, block, at, at + len, scan);
-        if let Some(sequence) = hint {
-            scan.highest_plausible = scan.highest_plausible.max(sequence);
-        }
         return Step::GoOn(at + len);
     }
     match next_sound(scanner, block, at) {
@@ -60,20 +56,21 @@ pub(super) fn recover(
                 scan.findings.push(repaired_finding(&view, "its length, from where the next record begins"));
                 return Step::Repaired(view);
             }
-            let hint = plausible(block, at, scanner.last_sequence);
-            report_lost(scanner, scan, at, to, hint, fault);
+            let fitting = ((to - at) / RECORD_BYTES_MIN).max(1) as u64;
+            report_lost(scanner, block, scan, (at, to), fitting, fault);
             Step::GoOn(to)
         }
         None => {
             let len = block.len() - at;
-            let fitting = scanner.last_sequence + records_that_fit(block, at, scanner.last_sequence);
+            scanner.doubt += records_that_fit(block, at, scanner.last_sequence);
             let hint = plausible(block, at, scanner.last_sequence).unwrap_or(0);
-            scan.highest_plausible = scan.highest_plausible.max(fitting).max(hint);
+            scanner.claimed = scanner.claimed.max(hint);
+            let highest = scanner.claimed.max(scanner.last_sequence + scanner.doubt);
             scan.findings.push(Finding {
                 kind: FindingKind::UnsoundTail,
                 offset: at as u64,
                 len: len as u64,
-                sequences: Some((scanner.last_sequence + 1, scan.highest_plausible + 1)),
+                sequences: Some((scanner.last_sequence + 1, highest + 1)),
                 detail: fault.to_string(),
             });
             Step::Tail
@@ -81,7 +78,18 @@ pub(super) fn recover(
     }
 }
 
-fn report_lost(scanner: &Scanner<'_>, scan: &mut Scan, from: usize, to: usize, hint: Option<u64>, fault: Fault) {
+/// `fitting`: how many messages the bytes may have held.
+fn report_lost(
+    scanner: &mut Scanner<'_>,
+    block: &[u8],
+    scan: &mut Scan,
+    (from, to): (usize, usize),
+    fitting: u64,
+    fault: Fault,
+) {
+    let hint = plausible(block, from, scanner.last_sequence);
+    scanner.doubt += fitting;
+    scanner.claimed = scanner.claimed.max(hint.unwrap_or(0));
     let sequence = hint.unwrap_or(scanner.last_sequence + 1);
     scan.findings.push(Finding {
         kind: FindingKind::BadRecord,

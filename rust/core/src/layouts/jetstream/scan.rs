@@ -68,15 +68,19 @@ pub struct Scan {
     pub findings: Vec<Finding>,
     /// Where the last sound record ends.
     pub sound_end: usize,
-    /// No lower than any sequence that the unsound bytes may have held.
+    /// No lower than any sequence that the unsound bytes may have held, as far as this block tells.
     pub highest_plausible: u64,
+    /// How many messages the unsound bytes behind the last sound one may have held.
+    pub doubt: u64,
 }
 
 pub(super) struct Scanner<'a> {
     pub key: &'a HashKey,
     pub last_sequence: u64,
-    /// No lower than any sequence that the unsound bytes since the last sound message may have held.
+    /// How many messages the unsound bytes since the last sound one may have held, and the highest sequence
+    /// they claim. A sound message behind them settles the question.
     pub doubt: u64,
+    pub claimed: u64,
     /// Bytes that may still be hashed in search of records: four blocks.
     pub budget: usize,
     known_subject: (usize, usize),
@@ -84,7 +88,8 @@ pub(super) struct Scanner<'a> {
 
 /// Scans the whole block. `block` may be changed by repairs.
 pub fn scan(block: &mut [u8], key: &HashKey, hints: &Hints<'_>) -> Scan {
-    let mut scanner = Scanner { key, last_sequence: 0, doubt: 0, budget: block.len() * 4 + 65_536, known_subject: (0, 0) };
+    let budget = block.len() * 4 + 65_536;
+    let mut scanner = Scanner { key, last_sequence: 0, doubt: 0, claimed: 0, budget, known_subject: (0, 0) };
     let mut scan = Scan::default();
     let mut guarded = hints.guard.map(Guard::iter);
     let mut at = 0;
@@ -121,7 +126,8 @@ pub fn scan(block: &mut [u8], key: &HashKey, hints: &Hints<'_>) -> Scan {
             }
         }
     }
-    scan.highest_plausible = scan.highest_plausible.max(scanner.last_sequence).max(scanner.doubt);
+    scan.doubt = scanner.doubt;
+    scan.highest_plausible = scanner.claimed.max(scanner.last_sequence + scanner.doubt);
     scan
 }
 
@@ -140,7 +146,7 @@ impl Scanner<'_> {
                 scan.sound_end = view.end();
                 return;
             }
-            (self.last_sequence, self.doubt) = (sequence, 0);
+            (self.last_sequence, self.doubt, self.claimed) = (sequence, 0, 0);
         }
         scan.records.push(RecordRef { raw_sequence: view.raw_sequence, offset: view.offset as u32 });
         scan.sound_end = view.end();

@@ -1,0 +1,85 @@
+"""Limits that refuse a message instead of evicting older ones (`discard: new`, a sealed stream).
+
+As nats-server 2.15 was seen to do it: a subject that is at its own limit replaces its oldest message, so the
+number of messages does not count then, and bytes only if the new message is larger than the one it replaces.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from headrace.errors import ReadOnly, StoreFull
+from headrace.layouts.jetstream._kernels import Batch, js_record_bytes
+from headrace.record import Record
+
+if TYPE_CHECKING:
+    from headrace.layouts.jetstream.config import StreamConfig
+    from headrace.layouts.jetstream.store import FileStreamStore
+
+_TOO_MANY = "maximum messages exceeded"
+_TOO_LARGE = "maximum bytes exceeded"
+_TOO_MANY_ON_SUBJECT = "maximum messages per subject exceeded"
+
+
+def refuse_what_does_not_fit(store: FileStreamStore, batch: Batch) -> None:
+    """Raise StoreFull (with the server's words) or ReadOnly; nothing of the batch is stored then."""
+    config = store.config
+    if config.sealed:
+        raise ReadOnly("invalid operation on sealed stream")
+    if config.discard != "new":
+        return
+    msgs, size, *_ = store.log.totals()
+    if config.max_msgs_per_subject > 0:
+        _Subjects(store, len(batch)).refuse(batch, msgs, size)
+    elif 0 < config.max_msgs < msgs + len(batch):
+        raise StoreFull(_TOO_MANY)
+    elif 0 < config.max_bytes < size + js_record_bytes(batch):
+        raise StoreFull(_TOO_LARGE)
+
+
+class _Subjects:
+    """The sizes of the oldest messages on each subject of a batch, as the batch would change them."""
+
+    def __init__(self, store: FileStreamStore, depth: int) -> None:
+        self._store, self._depth = store, depth
+        self._counts: dict[str, int] = {}
+        self._oldest: dict[str, deque[int]] = {}
+
+    def refuse(self, batch: Batch, msgs: int, size: int) -> None:
+        config = self._store.config
+        for record in batch:
+            self._look_up(record.subject)
+            at_limit = self._counts[record.subject] >= config.max_msgs_per_subject
+            if at_limit and config.discard_new_per_subject:
+                raise StoreFull(_TOO_MANY_ON_SUBJECT)
+            if not at_limit and 0 < config.max_msgs <= msgs:
+                raise StoreFull(_TOO_MANY)
+            added, replaced = _size(record), self._oldest[record.subject].popleft() if at_limit else 0
+            if _over(config, size + added) and added > replaced:
+                raise StoreFull(_TOO_LARGE)
+            self._oldest[record.subject].append(added)
+            self._counts[record.subject] += not at_limit
+            msgs, size = msgs + (not at_limit), size + added - replaced
+
+    def _look_up(self, subject: str) -> None:
+        if subject not in self._counts:
+            known = self._store.filtered_state(0, subject)
+            self._counts[subject] = known.msgs
+            oldest, position = deque[int](), known.first
+            while known.msgs and len(oldest) < min(self._depth, known.msgs):
+                found = self._store.log.read(position, self._depth, 8 << 20, subject, None)
+                if not len(found):
+                    break
+                oldest.extend(_size(record) for record in found)
+                position = found.last_position + 1
+            self._oldest[subject] = oldest
+
+
+def _over(config: StreamConfig, size: int) -> bool:
+    return 0 < config.max_bytes < size
+
+
+def _size(record: Record) -> int:
+    headers = 4 + len(record.headers) if record.headers is not None else 0
+    return 30 + len(record.subject.encode()) + headers + len(record.data or b"")

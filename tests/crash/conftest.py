@@ -1,0 +1,16 @@
+"""For all tests of this folder: thousands of stores are opened, so the reserve is small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.layouts.jetstream import sidecar
+
+
+@pytest.fixture(autouse=True, scope="session")
+def small_reserve() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sidecar, "RESERVE_BYTES", 4096)
+        yield

@@ -1,0 +1,1 @@
+"""What an operator does, on golden directories and damaged copies of them."""
