@@ -105,7 +105,9 @@ class Pair:
         except Refused as refused:
             theirs = -refused.code
         try:
-            ours = self.store.purge_ex(options.get("filter", ""), options.get("seq", 0), options.get("keep", 0))
+            ours = self.store.purge_ex(
+                options.get("filter", ""), options.get("seq", 0), options.get("keep", 0)
+            )
         except BadInput:
             ours = -10003
         self.log.append(f"purge {options} -> {theirs} | {ours}")
@@ -120,7 +122,10 @@ class Pair:
             max_msgs_per_subject=rng.choice([-1, -1, 2, 9]),
             discard=rng.choice(["old", "old", "new"]),
         )
-        limits = {key: getattr(self.config, key) for key in ("max_msgs", "max_bytes", "max_msgs_per_subject", "discard")}
+        limits = {
+            key: getattr(self.config, key)
+            for key in ("max_msgs", "max_bytes", "max_msgs_per_subject", "discard")
+        }
         self.log.append(f"update {limits}")
         self.api.update(self.config)
         self.store.update_config(self.config)
@@ -223,9 +228,7 @@ def theirs(told: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("turn", range(4))
-def test_random_calls_agree_with_the_real_server(
-    nats_server: NatsServers, tmp_path: Path, turn: int
-) -> None:
+def test_random_calls_agree_with_the_real_server(nats_server: NatsServers, tmp_path: Path, turn: int) -> None:
     seed = int(os.environ.get("HEADRACE_SEED") or random.randrange(1 << 32))
     print(f"seed {seed}")
     config = StreamConfig(

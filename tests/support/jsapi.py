@@ -1,7 +1,7 @@
 """A real server's JetStream API for tests, without `async` in them: one call, one answer.
 
-    with Api(server.url) as api:
-        api.create(config); api.publish("s.1", b"data"); api.messages("S")
+with Api(server.url) as api:
+    api.create(config); api.publish("s.1", b"data"); api.messages("S")
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ class Api:
             body["subjects_filter"] = subjects_filter
         return self.ask(f"STREAM.INFO.{stream}", body)["state"]
 
-    def publish(
-        self, subject: str, data: bytes, headers: dict[str, str] | None = None
-    ) -> int:
+    def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int:
         """One message; returns its sequence."""
         return self.publish_many([(subject, data, headers)])[0]
 
@@ -250,7 +248,9 @@ def complaints(server: NatsServer) -> list[str]:
 def _for_api(config: bytes) -> bytes:
     """A configuration without what the server adds by itself."""
     document = json.loads(config)
-    metadata = {key: text for key, text in document.get("metadata", {}).items() if not key.startswith("_nats.")}
+    metadata = {
+        key: text for key, text in document.get("metadata", {}).items() if not key.startswith("_nats.")
+    }
     document.pop("metadata", None)
     return json.dumps({**document, "metadata": metadata} if metadata else document).encode()
 

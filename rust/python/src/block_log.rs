@@ -361,6 +361,11 @@ impl BlockLog {
         py.detach(|| self.0.rewrite_tail(number)).map_err(log_error)
     }
 
+    /// What the loaded blocks take in memory (the newest one, which is being written, aside).
+    fn cached_bytes(&self) -> usize {
+        self.0.lock().cache.bytes()
+    }
+
     fn findings(&self) -> Vec<FindingTuple> {
         let inner = self.0.lock();
         let one = |(number, f): &(u64, headrace_core::layouts::jetstream::scan::Finding)| {

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import AlreadyExists, BadInput
 from headrace.layouts.jetstream import _kernels
 from headrace.layouts.jetstream._kernels import Batch, Disk
-from headrace.layouts.jetstream.config import block_size
+from headrace.layouts.jetstream.config import ConsumerConfig, block_size
 from headrace.layouts.jetstream.config_json import Era, encode_consumer_meta, encode_stream_meta, lost_in
 from headrace.layouts.jetstream.consumer_recovery import CONSUMERS_DIR
 from headrace.layouts.jetstream.consumer_state import STATE_FILE, TRAILER_BYTES, encode_state
@@ -67,8 +67,14 @@ def portable_files(store: FileStreamStore, era: Era = "2.9", include_consumers: 
 
 def settings_lost(store: FileStreamStore, era: Era) -> tuple[list[str], dict[str, list[str]]]:
     """Settings of the stream, and of each consumer, that servers of `era` do not know."""
-    by_consumer = {name: lost_in(store.consumers.get(name).config, era) for name in store.consumers.names()}
+    by_consumer = {name: _consumer_lost(store.consumers.get(name).config, era) for name in store.consumers.names()}
     return lost_in(store.config, era), {name: lost for name, lost in by_consumer.items() if lost}
+
+
+def _consumer_lost(config: ConsumerConfig, era: Era) -> list[str]:
+    # 2.6 does not take up a pull consumer with another ack policy: it warns, and the stream is there without it.
+    refused = era == "2.6" and not config.deliver_subject and config.ack_policy != "explicit"
+    return [*lost_in(config, era), *(["ack_policy"] if refused else [])]
 
 
 def write_portable(

@@ -148,7 +148,9 @@ class _Builder:
         names = set[str]()
         for name, data in archive.read_tar(pieces):
             if _SEALED.fullmatch(name):
-                raise Damaged("snapshot", 0, name, "files without encryption", "take the snapshot from the server")
+                raise Damaged(
+                    "snapshot", 0, name, "files without encryption", "take the snapshot from the server"
+                )
             if not _WANTED.fullmatch(name):
                 continue
             if name in names:
@@ -164,7 +166,9 @@ class _Builder:
             file.sync_data()
             self._disk.sync_dir(path.rsplit("/", 1)[0])
         if not {"meta.inf", "meta.sum"} <= names:
-            raise Damaged("snapshot", 0, "no meta.inf and meta.sum", "the files of a stream", "take the snapshot again")
+            raise Damaged(
+                "snapshot", 0, "no meta.inf and meta.sum", "the files of a stream", "take the snapshot again"
+            )
         self._take_config()
         store = self._open()
         try:
@@ -181,7 +185,9 @@ class _Builder:
             store.stop()
 
     def _take_config(self) -> None:
-        config, created_ns = decode_stream_meta(self._disk.read(f"{self._dir}/{META_FILE}"), "snapshot: meta.inf")
+        config, created_ns = decode_stream_meta(
+            self._disk.read(f"{self._dir}/{META_FILE}"), "snapshot: meta.inf"
+        )
         if config.name != self._stream:
             raise BadInput(
                 f"the snapshot is that of {config.name!r}; in tar form it cannot become {self._stream!r}, "

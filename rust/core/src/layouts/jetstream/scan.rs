@@ -156,7 +156,7 @@ impl Scanner<'_> {
     #[inline]
     pub fn boundaries_hold(&mut self, block: &[u8], view: &View) -> bool {
         if !view.is_message() {
-            return true;
+            return has_no_parts(view);
         }
         let (start, len) = self.known_subject;
         let subject = view.subject(block);
@@ -215,7 +215,10 @@ impl Scanner<'_> {
 
     /// `boundaries_hold` without the memo: for candidates that are not accepted yet.
     pub fn well_formed(&self, block: &[u8], view: &View) -> bool {
-        !view.is_message() || (stored_subject(view.subject(block)) && view.headers(block).is_none_or(headers_end_once))
+        if !view.is_message() {
+            return has_no_parts(view);
+        }
+        stored_subject(view.subject(block)) && view.headers(block).is_none_or(headers_end_once)
     }
 
     /// The guard knows better than the record: write its lengths into the copy, then judge by the hash.
@@ -265,6 +268,11 @@ fn write_bounds(block: &mut [u8], at: usize, bounds: &Bounds) {
     if bounds.raw_length & HEADERS_BIT != 0 && headers_at + 4 <= at + bounds.len() {
         block[headers_at..headers_at + 4].copy_from_slice(&bounds.header_len.to_le_bytes());
     }
+}
+
+/// Tombstones, placeholders and erased messages have neither subject nor headers.
+fn has_no_parts(view: &View) -> bool {
+    view.subject_len == 0 && view.header_len.is_none()
 }
 
 /// What a server can have stored: tokens without blanks or control bytes, none of them empty. A published

@@ -141,9 +141,10 @@ impl SeqSet {
                     *bucket = reader.u64()?;
                 }
                 let ones: u32 = node.iter().map(|b| b.count_ones()).sum();
-                if ones > 0 && set.nodes.insert(base + half as u64 * NODE, node).is_none() {
-                    set.count += ones as usize;
+                if ones > 0 && set.nodes.insert(base + half as u64 * NODE, node).is_some() {
+                    return reader.fail(format!("sequence-set base {base} is there twice"));
                 }
+                set.count += ones as usize;
             }
             reader.u16()?;
         }
