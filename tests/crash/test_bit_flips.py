@@ -24,7 +24,17 @@ from tests.crash.witness import STREAM, STREAM_DIR, Snapshot, open_volume
 HEADERS = b"NATS/1.0\r\nA: b\r\n\r\n"
 HASH_BYTES = 8
 RECORD_FIELDS = (
-    *("length", "sequence", "time", "subject length", "subject", "header length", "headers", "payload", "hash"),
+    *(
+        "length",
+        "sequence",
+        "time",
+        "subject length",
+        "subject",
+        "header length",
+        "headers",
+        "payload",
+        "hash",
+    ),
 )
 
 
@@ -119,7 +129,9 @@ def fields_of(block: bytes) -> list[str]:
         raw = int.from_bytes(block[at : at + 4], "little")
         length, headers = raw & 0x7FFFFFFF, raw >> 31
         subject = int.from_bytes(block[at + 20 : at + 22], "little")
-        record = ["length"] * 4 + ["sequence"] * 8 + ["time"] * 8 + ["subject length"] * 2 + ["subject"] * subject
+        record = (
+            ["length"] * 4 + ["sequence"] * 8 + ["time"] * 8 + ["subject length"] * 2 + ["subject"] * subject
+        )
         if headers:
             size = int.from_bytes(block[at + 22 + subject : at + 26 + subject], "little")
             record += ["header length"] * 4 + ["headers"] * size

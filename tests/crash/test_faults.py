@@ -47,7 +47,9 @@ def check_all_is_there(memory: Disk, witness: Witness, keep: str) -> None:
     store = volume.open(STREAM)
     check_found(witness, Snapshot.of(store))
     before = store.state()
-    floor = witness.settled.last if witness.step is None else witness.step.lowers_last_to or witness.settled.last
+    floor = (
+        witness.settled.last if witness.step is None else witness.step.lowers_last_to or witness.settled.last
+    )
     ticket = store.append(headrace.batch("s.0", [b"afterwards"]))
     store.commit(ticket.mark)
     assert ticket.first > max(before.last_seq, floor)
@@ -164,7 +166,11 @@ class TestPoison:
         assert after.first == 43
         disk = faulty_disk.memory.crash(0, "none")
         found = Snapshot.of(open_volume(disk).open(STREAM))
-        assert {41, 42, 43} <= found.messages.keys() and witness.settled.messages.items() <= found.messages.items()
+        assert {
+            41,
+            42,
+            43,
+        } <= found.messages.keys() and witness.settled.messages.items() <= found.messages.items()
         assert not open_volume(disk.crash(0, "all")).open(STREAM).damage()
 
     def test_opening_again_heals_too(self, faulty_disk: FaultyDisk) -> None:
@@ -248,7 +254,9 @@ class TestFullDisk:
 
     @pytest.mark.parametrize("short", [0, 1, 30, 200])
     @pytest.mark.parametrize("size", [1, 60])
-    def test_nothing_of_a_refused_append_is_visible(self, size: int, short: int, faulty_disk: FaultyDisk) -> None:
+    def test_nothing_of_a_refused_append_is_visible(
+        self, size: int, short: int, faulty_disk: FaultyDisk
+    ) -> None:
         """Also when the batch had filled blocks before the disk was full."""
         witness, store = filled(faulty_disk)
         batch = headrace.batch("s.0", [b"refused" * 5] * size)

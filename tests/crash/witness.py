@@ -1,7 +1,7 @@
 """A witness beside a store: what was acknowledged, what was under way when it stopped, and what must hold then.
 
-    settled     the store as it was when the last step was acknowledged: all of it must be found again
-    step        what was under way: which messages it may take, which it may add, how far the last may fall
+settled     the store as it was when the last step was acknowledged: all of it must be found again
+step        what was under way: which messages it may take, which it may add, how far the last may fall
 """
 
 from __future__ import annotations

@@ -16,11 +16,14 @@ const HEADERS: &[u8] = b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n";
 /// Sequence (with its flags), time, subject + headers + payload: what the hash covers.
 type Hashed = (i64, Vec<u8>);
 
+/// Subject, headers, payload.
+type Parts = (Vec<u8>, Option<Vec<u8>>, Vec<u8>);
+
 struct Written {
     block: Vec<u8>,
     records: HashMap<u64, Hashed>,
     /// … and with their boundaries.
-    parts: HashMap<u64, (Vec<u8>, Option<Vec<u8>>, Vec<u8>)>,
+    parts: HashMap<u64, Parts>,
     guard: Vec<u8>,
 }
 

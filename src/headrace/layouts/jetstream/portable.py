@@ -67,7 +67,9 @@ def portable_files(store: FileStreamStore, era: Era = "2.9", include_consumers: 
 
 def settings_lost(store: FileStreamStore, era: Era) -> tuple[list[str], dict[str, list[str]]]:
     """Settings of the stream, and of each consumer, that servers of `era` do not know."""
-    by_consumer = {name: _consumer_lost(store.consumers.get(name).config, era) for name in store.consumers.names()}
+    by_consumer = {
+        name: _consumer_lost(store.consumers.get(name).config, era) for name in store.consumers.names()
+    }
     return lost_in(store.config, era), {name: lost for name, lost in by_consumer.items() if lost}
 
 

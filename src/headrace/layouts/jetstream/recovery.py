@@ -103,9 +103,14 @@ def recover(
     ciphers = _ciphers(disk, msgs_dir, stream, blocks, secret)
     index = _read_index(disk, stream_dir, msgs_dir, stream, secret, found)
     if index is not None and not ciphers and trust_stamp and _stopped_clean(sidecar, index, blocks):
-        log.open_by_index(index, stream, blocks)
-        found.clean = True
-        return found
+        try:
+            log.open_by_index(index, stream, blocks)
+            found.clean = True
+            return found
+        except HeadraceError as problem:
+            path = f"{msgs_dir}/{INDEX}"
+            found.damage.append(Damage(path, 0, len(index), "index", f"not used: {problem}"))
+            log = found.log = BlockLog(disk, msgs_dir, sidecar.path, stream, cache_bytes)
     report, _, plausible = log.open_by_scan(list(blocks), ciphers, SCAN_THREADS)
     found.unsound = [number for number, _, tail, _ in report if tail]
     found.unsound += [n for n, kind, *_ in log.findings() if kind != "order" and n not in found.unsound]

@@ -34,7 +34,11 @@ def take(
         bad = [damage for damage in store.damage() if damage.kind in ("bad-record", "unsound-tail")]
         if bad:
             raise Damaged(
-                bad[0].file, bad[0].offset, bad[0].detail, "sound messages", "salvage the store, or do not ask to check"
+                bad[0].file,
+                bad[0].offset,
+                bad[0].detail,
+                "sound messages",
+                "salvage the store, or do not ask to check",
             )
     store.commit()
     state = store.state()

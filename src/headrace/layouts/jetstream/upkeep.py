@@ -150,10 +150,10 @@ def tick(store: FileStreamStore, now_ns: int) -> None:
         return
     store.sidecar.keep_reserve()
     totals = store.log.totals()
-    if store.durability == "interval" and store.log.durable()[0] < totals[3]:
-        if now_ns - store.last_sync_ns >= store.sync_every_ns:
-            store.last_sync_ns = now_ns
-            store.commit()
+    unsynced = store.durability == "interval" and store.log.durable()[0] < totals[3]
+    if unsynced and now_ns - store.last_sync_ns >= store.sync_every_ns:
+        store.last_sync_ns = now_ns
+        store.commit()
     store.scrubber.step(now_ns)
     few = store.log.state()[6] <= INDEX_SUBJECTS_MAX
     if store.dirty and few and now_ns - store.last_index_ns >= INDEX_EVERY_NS:

@@ -10,7 +10,7 @@
 //! uvarint newest block | 8 bytes hash of its last record | 8 bytes HighwayHash-64, key SHA-256(stream)
 //! ```
 
-use super::record::HASH_SIZE;
+use super::record::{HASH_SIZE, SEQUENCE_MASK};
 use super::seqset::SeqSet;
 use super::varint::{DecodeError, Reader, put_uvarint, put_varint};
 use crate::hash::HashKey;
@@ -43,7 +43,7 @@ pub struct BlockEntry {
 impl BlockEntry {
     /// The count that the format implies; `None` when it is impossible.
     pub fn msgs(&self) -> Option<u64> {
-        (self.last + 1).checked_sub(self.first)?.checked_sub(self.deleted.len() as u64)
+        self.last.checked_add(1)?.checked_sub(self.first)?.checked_sub(self.deleted.len() as u64)
     }
 }
 
@@ -144,12 +144,15 @@ impl<'a> IndexDb<'a> {
         out
     }
 
-    /// Do the blocks add up to the totals?
+    /// Do the blocks add up to the totals, and follow each other?
     pub fn adds_up(&self) -> bool {
-        let msgs: u64 = self.blocks.iter().filter_map(BlockEntry::msgs).sum();
-        let bytes: u64 = self.blocks.iter().map(|b| b.bytes).sum();
-        let total: u64 = self.subjects.iter().map(|s| s.total).sum();
-        msgs == self.msgs && bytes == self.bytes && total == self.msgs
+        let msgs = self.blocks.iter().filter_map(BlockEntry::msgs).try_fold(0u64, u64::checked_add);
+        let bytes = self.blocks.iter().map(|b| b.bytes).try_fold(0u64, u64::checked_add);
+        let total = self.subjects.iter().map(|s| s.total).try_fold(0u64, u64::checked_add);
+        let follow = self.blocks.windows(2).all(|pair| pair[0].number < pair[1].number && pair[0].last < pair[1].first);
+        let within = self.last <= SEQUENCE_MASK && self.blocks.iter().all(|b| b.last <= self.last);
+        let all = Some(self.msgs);
+        msgs == all && total == all && bytes == Some(self.bytes) && follow && within
     }
 }
 
