@@ -11,7 +11,13 @@ from pathlib import Path
 from bench import reopen, store
 
 ALL = store.ALL | reopen.ALL
-SIZES = {"append-interval": 3_000_000, "append-sync": 500_000, "read": 2_000_000, "load": 100_000, "arrow": 1_000_000}
+SIZES = {
+    "append-interval": 3_000_000,
+    "append-sync": 500_000,
+    "read": 2_000_000,
+    "load": 100_000,
+    "arrow": 1_000_000,
+}
 LARGE = 5_000_000
 
 
@@ -31,7 +37,11 @@ def main() -> None:
         mark = "" if given.smoke else ("met  " if figure.met else "SHORT")
         print(f"{mark} {figure.name}\n      asked: {figure.asked}\n      seen:  {figure.verdict}", flush=True)
     if not given.smoke:
-        machine = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
+        machine = {
+            "cores": os.cpu_count(),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+        }
         given.json.parent.mkdir(parents=True, exist_ok=True)
         told = {"machine": machine, "figures": [figure.as_json() for figure in figures]}
         given.json.write_text(json.dumps(told, indent=1) + "\n")

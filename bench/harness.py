@@ -59,7 +59,13 @@ class Figure:
             who: [asdict(sample) | {"rate": sample.rate, "cpu_us": sample.cpu_us} for sample in runs]
             for who, runs in self.samples.items()
         }
-        return {"name": self.name, "asked": self.asked, "verdict": self.verdict, "met": self.met, "runs": told}
+        return {
+            "name": self.name,
+            "asked": self.asked,
+            "verdict": self.verdict,
+            "met": self.met,
+            "runs": told,
+        }
 
 
 @contextmanager

@@ -40,7 +40,11 @@ os._exit(0)
 def find_server() -> Path:
     """The pinned server from the cache of `make peers`."""
     base = os.environ.get("HEADRACE_PEERS")
-    cache = Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace/peers"
+    cache = (
+        Path(base)
+        if base
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace/peers"
+    )
     return cache / f"nats-server-{SERVER}" / "nats-server"
 
 
@@ -73,7 +77,9 @@ class Server:
 
 
 def open_ours(path: Path, mode: str = "rw") -> dict[str, float]:
-    done = subprocess.run([sys.executable, "-c", OPEN, str(path), mode], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN, str(path), mode], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -123,7 +129,9 @@ def reopen(messages: int, runs: int) -> Figure:
             ">= 3 x nats-server without index, >= 1 x the killed one; <= 0.3 us CPU per message; clean stop < 0.3 s",
             alternate(runs, contestants),
         )
-    killed, clean = (figure.median(f"headrace, {how}", lambda s: s.wall_s) for how in ("killed", "clean stop"))
+    killed, clean = (
+        figure.median(f"headrace, {how}", lambda s: s.wall_s) for how in ("killed", "clean stop")
+    )
     no_index = figure.median("nats-server, no index", lambda s: s.wall_s) / killed
     with_index = figure.median("nats-server, killed", lambda s: s.wall_s) / killed
     cpu = figure.median("headrace, killed", lambda s: s.cpu_us)
@@ -162,7 +170,10 @@ def memory(messages: int, runs: int) -> Figure:
     def ours() -> Sample:
         with scratch() as place:
             done = subprocess.run(
-                [sys.executable, "-c", GROW, str(place), str(messages)], capture_output=True, text=True, check=True
+                [sys.executable, "-c", GROW, str(place), str(messages)],
+                capture_output=True,
+                text=True,
+                check=True,
             )
             told = json.loads(done.stdout)
             assert told["messages"] == messages
@@ -176,7 +187,9 @@ def memory(messages: int, runs: int) -> Figure:
             filled(place / "full", messages)
             full = Server(place / "full")
             full.end(signal.SIGKILL)
-            return Sample(messages, 1, 0, {"grown": full.rss - empty.rss, "empty": empty.rss, "full": full.rss})
+            return Sample(
+                messages, 1, 0, {"grown": full.rss - empty.rss, "empty": empty.rss, "full": full.rss}
+            )
 
     figure = Figure(
         f"memory with {messages:,} messages on one subject",

@@ -30,7 +30,10 @@ def append_interval(messages: int, runs: int) -> Figure:
     rounds = messages // BATCH
 
     def ours() -> Sample:
-        with scratch() as place, headrace.open(str(place), "rw", create=True, durability="interval") as volume:
+        with (
+            scratch() as place,
+            headrace.open(str(place), "rw", create=True, durability="interval") as volume,
+        ):
             store = volume.create("S", subjects=[SUBJECT])
             batch = headrace.batch(SUBJECT, data)
             with timed(rounds * BATCH) as sample:
@@ -39,7 +42,10 @@ def append_interval(messages: int, runs: int) -> Figure:
         return sample
 
     def ours_with_building() -> Sample:
-        with scratch() as place, headrace.open(str(place), "rw", create=True, durability="interval") as volume:
+        with (
+            scratch() as place,
+            headrace.open(str(place), "rw", create=True, durability="interval") as volume,
+        ):
             store = volume.create("S", subjects=[SUBJECT])
             with timed(rounds * BATCH) as sample:
                 for _ in range(rounds):
@@ -56,7 +62,11 @@ def append_interval(messages: int, runs: int) -> Figure:
             os.close(target)
         return sample
 
-    contestants = {"headrace": ours, "headrace, batch built from Python bytes": ours_with_building, "write(2)": plain}
+    contestants = {
+        "headrace": ours,
+        "headrace, batch built from Python bytes": ours_with_building,
+        "write(2)": plain,
+    }
     figure = Figure(
         "append 128 B, batches of 500, mode interval",
         "<= 0.4 us CPU per message, and >= 1.5 million/s or 60 % of write(2)",
@@ -129,7 +139,11 @@ def sequential_read(messages: int, runs: int) -> Figure:
                 assert count == messages
             return sample
 
-        figure = Figure("sequential read of whole blocks, hashes checked", "3 million/s", alternate(runs, {"headrace": ours}))
+        figure = Figure(
+            "sequential read of whole blocks, hashes checked",
+            "3 million/s",
+            alternate(runs, {"headrace": ours}),
+        )
     rate = figure.median("headrace", lambda s: s.rate)
     figure.met = rate >= 3e6
     figure.verdict = f"{rate / 1e6:.2f} million/s, {figure.median('headrace', lambda s: s.cpu_us):.3f} us CPU"
@@ -161,7 +175,9 @@ def random_load(messages: int, runs: int) -> Figure:
                 return sample
 
             runs_of = alternate(runs, {"in batches of 1000": batches, "one by one": singles})
-    figure = Figure("random load by sequence, warm cache", "1 million/s in batches, 200,000/s one by one", runs_of)
+    figure = Figure(
+        "random load by sequence, warm cache", "1 million/s in batches, 200,000/s one by one", runs_of
+    )
     many, one = (figure.median(who, lambda s: s.rate) for who in ("in batches of 1000", "one by one"))
     figure.met = many >= 1e6 and one >= 2e5
     figure.verdict = f"{many / 1e6:.2f} million/s in batches, {one / 1e3:.0f} thousand/s one by one"
@@ -185,7 +201,11 @@ def arrow(messages: int, runs: int) -> Figure:
                         to_record_batch(block, "S")
                 return sample
 
-            figure = Figure("to_arrow() of a block, all columns", "2 million messages/s", alternate(runs, {"headrace": ours}))
+            figure = Figure(
+                "to_arrow() of a block, all columns",
+                "2 million messages/s",
+                alternate(runs, {"headrace": ours}),
+            )
     rate = figure.median("headrace", lambda s: s.rate)
     figure.met = rate >= 2e6
     figure.verdict = f"{rate / 1e6:.2f} million/s"

@@ -1,7 +1,7 @@
 """Batches as Arrow: the columns every layout has, made by the core, wrapped here without a copy.
 
-    seq bigint · time timestamp[us, UTC] · time_ns bigint · log string · subject string · key binary ·
-    headers map<string, list<string>> · data binary
+seq bigint · time timestamp[us, UTC] · time_ns bigint · log string · subject string · key binary ·
+headers map<string, list<string>> · data binary
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def to_record_batch(batch: Batch, log: str, columns: Sequence[str] | None = None
     """The asked columns of a batch; the others are not even decoded."""
     wanted = list(columns or COLUMNS)
     made = batch.arrow_columns([name for name in wanted if name != "log"])
-    arrays: list[Any] = [_log(log, len(batch)) if name == "log" else _array(name, len(batch), made[name]) for name in wanted]
+    arrays: list[Any] = [
+        _log(log, len(batch)) if name == "log" else _array(name, len(batch), made[name]) for name in wanted
+    ]
     # The stubs leave the element type of arrays open.
     batches: Any = pa.RecordBatch
     return batches.from_arrays(arrays, schema=schema(wanted))

@@ -76,9 +76,7 @@ class DiskFull(DiskFault):
 class Damaged(HeadraceError):
     """Bytes on disk are not what they should be."""
 
-    def __init__(
-        self, file: str, offset: int, seen: str, expected: str, remedy: str
-    ) -> None:
+    def __init__(self, file: str, offset: int, seen: str, expected: str, remedy: str) -> None:
         self.file, self.offset, self.seen, self.expected, self.remedy = (
             file,
             offset,
@@ -86,9 +84,7 @@ class Damaged(HeadraceError):
             expected,
             remedy,
         )
-        super().__init__(
-            f"{file}: at byte {offset}: found {seen}, expected {expected}; {remedy}"
-        )
+        super().__init__(f"{file}: at byte {offset}: found {seen}, expected {expected}; {remedy}")
 
 
 class UnknownFormat(Damaged):

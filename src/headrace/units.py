@@ -20,9 +20,7 @@ _NS = {
     "h": 3_600_000_000_000,
     "d": 86_400_000_000_000,
 }
-_RFC3339 = re.compile(
-    r"^(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?\s*([Zz]|[+-]\d\d:?\d\d)?$"
-)
+_RFC3339 = re.compile(r"^(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?\s*([Zz]|[+-]\d\d:?\d\d)?$")
 
 
 def parse_size(text: str) -> int:

@@ -12,7 +12,9 @@ BLOCK, COUNT = 64 << 10, 20_000
 
 def test_the_cache_stays_within_its_bound(tmp_path: Path) -> None:
     bound = 4 * BLOCK
-    with JetStreamVolume(str(tmp_path), mode="rw", create=True, block_bytes=BLOCK, cache_bytes=bound) as volume:
+    with JetStreamVolume(
+        str(tmp_path), mode="rw", create=True, block_bytes=BLOCK, cache_bytes=bound
+    ) as volume:
         store = volume.create("S", subjects=["s.>"])
         for start in range(0, COUNT, 500):
             store.append(headrace.batch("s.a", [b"%06d" % (start + at) + bytes(100) for at in range(500)]))

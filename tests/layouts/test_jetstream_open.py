@@ -57,7 +57,9 @@ def check_state(store: headrace.StreamStore, expected: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize("mode", ["r", "rw"])
-def test_every_message_state_and_consumer(jetstream_vector: vectors.Vector, tmp_path: Path, mode: str) -> None:
+def test_every_message_state_and_consumer(
+    jetstream_vector: vectors.Vector, tmp_path: Path, mode: str
+) -> None:
     path = jetstream_vector.copy(tmp_path)
     before = tree_digest(path)
     with headrace.open(str(path), mode=mode) as volume:
@@ -77,7 +79,9 @@ def test_every_message_state_and_consumer(jetstream_vector: vectors.Vector, tmp_
     assert mode == "rw" or tree_digest(path) == before
 
 
-def check_consumer(volume: headrace.Volume, stream: str, consumer: str, told: dict[str, object] | None) -> None:
+def check_consumer(
+    volume: headrace.Volume, stream: str, consumer: str, told: dict[str, object] | None
+) -> None:
     assert isinstance(volume, JetStreamVolume)
     state = volume.open(stream).consumers.state_of(consumer)
     if told is None:  # 2.6 and 2.9 write no file before the first delivery
@@ -160,7 +164,11 @@ def test_hash_vectors() -> None:
 
 @pytest.mark.parametrize(
     ("subject", "headers", "data", "size"),
-    [("abcd", None, b"hello", 39), ("orders.processed", None, b"order 1", 53), ("a", b"NATS/1.0\r\nA: b\r\n\r\n", b"x", 54)],
+    [
+        ("abcd", None, b"hello", 39),
+        ("orders.processed", None, b"order 1", 53),
+        ("a", b"NATS/1.0\r\nA: b\r\n\r\n", b"x", 54),
+    ],
 )
 def test_record_sizes_of_the_source_document(
     tmp_path: Path, subject: str, headers: bytes | None, data: bytes, size: int

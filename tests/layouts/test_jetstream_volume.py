@@ -59,7 +59,16 @@ def test_a_directory_that_a_server_has_open_is_refused(
         from tests.support.peers import find_peer, free_port
 
         port = free_port()
-        command = [str(find_peer("nats-server", "2.15.2")), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(store)]
+        command = [
+            str(find_peer("nats-server", "2.15.2")),
+            "-a",
+            "127.0.0.1",
+            "-p",
+            str(port),
+            "-js",
+            "-sd",
+            str(store),
+        ]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
             deadline = time.monotonic() + 20
@@ -91,7 +100,9 @@ def test_the_first_write_says_what_changes(
         assert not [n for n in volume.notices if "first write" in n]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/../b/c", "a.b", "a*b", "a>b", "a b", "a\\b", "x" * 256, "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/../b/c", "a.b", "a*b", "a>b", "a b", "a\\b", "x" * 256, "a\0b"]
+)
 def test_names_are_refused_before_the_disk_is_touched(tmp_path: Path, name: str) -> None:
     with headrace.open(str(tmp_path), mode="rw", create=True) as volume:
         before = sorted(tmp_path.rglob("*"))

@@ -35,7 +35,12 @@ def test_rows_equal_the_library(spark: Any, store: Path) -> None:
     assert frame.rdd.getNumPartitions() > 3
     assert len(rows) == len(records) == 4997
     for row, record in zip(rows, records, strict=True):
-        assert (row.seq, row.time_ns, row.log, row.subject) == (record.seq, record.time_ns, "ORDERS", record.subject)
+        assert (row.seq, row.time_ns, row.log, row.subject) == (
+            record.seq,
+            record.time_ns,
+            "ORDERS",
+            record.subject,
+        )
         assert bytes(row.data) == record.data and row.key is None
         assert (row.headers or {}) == record.header_map
         assert (row.headers is None) == (record.headers is None)
@@ -65,7 +70,11 @@ def test_golden_directories(spark: Any, jetstream_vector: vectors.Vector) -> Non
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"strem": "ORDERS"}, "did you mean 'stream'"), ({"columns": "nope"}, "no column 'nope'"), ({"stream": "NOPE"}, "no stream 'NOPE'")],
+    [
+        ({"strem": "ORDERS"}, "did you mean 'stream'"),
+        ({"columns": "nope"}, "no column 'nope'"),
+        ({"stream": "NOPE"}, "no stream 'NOPE'"),
+    ],
 )
 def test_refusals_are_clear(spark: Any, store: Path, options: dict[str, str], text: str) -> None:
     reader = spark.read.format("headrace")

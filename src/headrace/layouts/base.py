@@ -191,9 +191,7 @@ class Log(ABC):
         for batch in self.batches(predicate):
             yield to_record_batch(batch, self.name, columns)
 
-    def to_arrow(
-        self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
-    ) -> pa.Table:
+    def to_arrow(self, columns: Sequence[str] | None = None, predicate: Predicate | None = None) -> pa.Table:
         """All messages as one Arrow table."""
         import pyarrow as pa
 

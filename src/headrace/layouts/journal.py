@@ -88,8 +88,13 @@ class Journal:
         contents = {g: self._disk.read(self._path(g), FILE_BYTES_MAX) for g in self._generations()}
         heads = {g: head for g, data in contents.items() if (head := _read_head(data, g)) is not None}
         for generation in heads:
-            if crc32(contents[generation][: _HEAD.size]) != _CRC.unpack_from(contents[generation], _HEAD.size)[0]:
-                self.damage.append(Damage(self._path(generation), 0, HEAD_BYTES, "repaired", "one bit of the head"))
+            if (
+                crc32(contents[generation][: _HEAD.size])
+                != _CRC.unpack_from(contents[generation], _HEAD.size)[0]
+            ):
+                self.damage.append(
+                    Damage(self._path(generation), 0, HEAD_BYTES, "repaired", "one bit of the head")
+                )
         for generation in contents.keys() - heads.keys():
             detail = "the head is not sound; the file was just being made, or is damaged"
             self.damage.append(Damage(self._path(generation), 0, HEAD_BYTES, "metadata", detail))

@@ -46,7 +46,9 @@ class HeadraceSource(DataSource):
         """All columns, or those of the option `columns`."""
         if "columns" not in self.given:
             return SCHEMA
-        types = {name: f"{name} {kind}" for name, _, kind in (part.partition(" ") for part in SCHEMA.split(", "))}
+        types = {
+            name: f"{name} {kind}" for name, _, kind in (part.partition(" ") for part in SCHEMA.split(", "))
+        }
         wanted = [column.strip() for column in self.given["columns"].split(",")]
         for column in wanted:
             if column not in types:

@@ -40,7 +40,9 @@ class OpenedStream:
     era: str
 
 
-def read_config(disk: Disk, stream_dir: str, secret: StoreKey | None) -> tuple[StreamConfig, int, list[Damage]]:
+def read_config(
+    disk: Disk, stream_dir: str, secret: StoreKey | None
+) -> tuple[StreamConfig, int, list[Damage]]:
     """The stream's configuration, checked against its sum."""
     name = stream_dir.rsplit("/", 1)[-1]
     meta = read_meta(disk, stream_dir, name, secret)
@@ -57,7 +59,11 @@ def read_config(disk: Disk, stream_dir: str, secret: StoreKey | None) -> tuple[S
     config, created_ns = decode_stream_meta(meta.data, f"{stream_dir}/meta.inf")
     if config.name != name:
         raise UnknownFormat(
-            f"{stream_dir}/meta.inf", 0, f"stream {config.name!r}", f"{name!r}", "a stream's directory has its name"
+            f"{stream_dir}/meta.inf",
+            0,
+            f"stream {config.name!r}",
+            f"{name!r}",
+            "a stream's directory has its name",
         )
     return config, created_ns, [meta.problem] if meta.problem else []
 
@@ -188,7 +194,9 @@ def _sync_blocks(disk: Disk, msgs_dir: str) -> None:
 def _replace_damaged(disk: Disk, sidecar: Sidecar, found: recovery.Recovered) -> None:
     """A server that opens the directory next would cut a block at its first bad record: give it sound ones."""
     log = found.log
-    bad = {number for number, kind, *_ in log.findings() if kind in ("bad-record", "repaired", "forged-inside")}
+    bad = {
+        number for number, kind, *_ in log.findings() if kind in ("bad-record", "repaired", "forged-inside")
+    }
     if not bad:
         return
     if disk.entry(f"{found.msgs_dir}/{INDEX}") is not None:
@@ -232,4 +240,3 @@ def _retire_old_indexes(disk: Disk, found: recovery.Recovered) -> None:
         disk.remove_file(f"{found.msgs_dir}/{name}")
     if found.era != "2.15":
         disk.sync_dir(found.msgs_dir)
-

@@ -1,9 +1,9 @@
 """Where things lie in a stream's directory, and which names are blocks.
 
-    <store>/jetstream/<account>/streams/<STREAM>/
-      meta.inf meta.sum            msgs/N.blk  [index.db] [N.idx] [N.fss]      obs/<CONSUMER>/…
-      __msgs__  __new_msgs__       a purge in progress
-      headrace/                    ours: never needed to open, stamped, ignored when the stamp does not fit
+<store>/jetstream/<account>/streams/<STREAM>/
+  meta.inf meta.sum            msgs/N.blk  [index.db] [N.idx] [N.fss]      obs/<CONSUMER>/…
+  __msgs__  __new_msgs__       a purge in progress
+  headrace/                    ours: never needed to open, stamped, ignored when the stamp does not fit
 """
 
 from __future__ import annotations

@@ -159,7 +159,9 @@ def _ciphers(
             continue
         path = f"{msgs_dir}/{name}"
         if secret is None:
-            raise KeyNeeded(path, 0, "an encrypted block", "a server key", "give the key of the server that wrote it")
+            raise KeyNeeded(
+                path, 0, "an encrypted block", "a server key", "give the key of the server that wrote it"
+            )
         found[int(number)] = _kernels.crypt_open_seed(
             disk.read(path, 4096), secret.key.encode(), secret.account, f"{stream}:{number}", file=path
         )

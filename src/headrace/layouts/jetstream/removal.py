@@ -32,7 +32,9 @@ def remove(store: FileStreamStore, positions: Sequence[int]) -> Ticket:
         seq = removed[0][0] if len(removed) == 1 else 0
         store.tell(-len(removed), -sum(size for _, _, size in removed), seq)
         first = min(positions, default=0)
-        return Ticket(store.name, first, max(positions, default=-1) + 1, store.log.totals()[3] if removed else mark)
+        return Ticket(
+            store.name, first, max(positions, default=-1) + 1, store.log.totals()[3] if removed else mark
+        )
 
 
 def erase(store: FileStreamStore, seq: int) -> bool:
@@ -134,7 +136,9 @@ def purge_ex(store: FileStreamStore, subject: str, seq: int, keep: int) -> int:
         doomed: list[int] = []
         start, wanted = matching.first, matching.msgs - keep
         while len(doomed) < wanted:
-            batch = store.log.read(start, min(_AT_ONCE, wanted - len(doomed)), 1 << 30, subject or None, seq or None)
+            batch = store.log.read(
+                start, min(_AT_ONCE, wanted - len(doomed)), 1 << 30, subject or None, seq or None
+            )
             if not len(batch):
                 break
             doomed.extend(batch.positions())
@@ -170,7 +174,9 @@ def compact(store: FileStreamStore, seq: int) -> int:
         upkeep.bury_dead(store)
         store.commit()
         if store.type() != "memory":
-            store.disk.sync_dir(store.msgs_dir)  # whole blocks went without tombstones: only their absence tells
+            store.disk.sync_dir(
+                store.msgs_dir
+            )  # whole blocks went without tombstones: only their absence tells
         after, size, *_ = store.log.totals()
         store.tell(after - before, size - size_before)
         return before - after

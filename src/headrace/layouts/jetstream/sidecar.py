@@ -1,10 +1,10 @@
 """Our files beside a stream (`<stream>/headrace/`): the clean-stop stamp, the durable mark, the reserve.
 
-    clean.json   written last at a clean stop: the hash of index.db and every block's size. If both still
-                 agree, index.db describes exactly these files and nothing needs a scan.
-    durable      "HRMARK01" | u64 block | u64 bytes of it | u64 last sequence | u32 CRC-32
-                 rewritten in place after each sync, for readers beside a live writer
-    reserve      a little space to give back when the disk is full, so that deletes still work
+clean.json   written last at a clean stop: the hash of index.db and every block's size. If both still
+             agree, index.db describes exactly these files and nothing needs a scan.
+durable      "HRMARK01" | u64 block | u64 bytes of it | u64 last sequence | u32 CRC-32
+             rewritten in place after each sync, for readers beside a live writer
+reserve      a little space to give back when the disk is full, so that deletes still work
 """
 
 from __future__ import annotations

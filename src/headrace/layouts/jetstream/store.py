@@ -133,7 +133,9 @@ class FileStreamStore(StreamStore):
         if trimmed or out:
             upkeep.bury_dead(self)
         if self._handler is not None:
-            self.tell(total - trimmed - out, stored_bytes - trimmed_bytes - out_bytes, first if total == 1 else 0)
+            self.tell(
+                total - trimmed - out, stored_bytes - trimmed_bytes - out_bytes, first if total == 1 else 0
+            )
         return Ticket(self.name, first, next_seq, mark)
 
     def _take_back(self, first: int, next_seq: int) -> None:
@@ -223,7 +225,9 @@ class FileStreamStore(StreamStore):
 
     def _check_whole(self) -> None:
         if self._half_done is not None:
-            raise StorePoisoned(f"stream {self.name}: a change stopped half way ({self._half_done}); open it again")
+            raise StorePoisoned(
+                f"stream {self.name}: a change stopped half way ({self._half_done}); open it again"
+            )
 
     def mend(self, found: list[Damage]) -> None:
         """Damage turned up in a live store: replace the blocks by sound copies, take the counts anew."""
@@ -232,7 +236,11 @@ class FileStreamStore(StreamStore):
             self.log.end_writer()
             self._damage += found
             seen = take_messages(
-                self.disk, self.stream_dir, self.config, self.consumers.max_stream_seq(), block_bytes=self.block_bytes
+                self.disk,
+                self.stream_dir,
+                self.config,
+                self.consumers.max_stream_seq(),
+                block_bytes=self.block_bytes,
             )
             self.log, self.dead, self.unburied, self.dirty = seen.log, [], [], True
             upkeep.apply_limits(self)

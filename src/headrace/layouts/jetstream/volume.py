@@ -88,7 +88,9 @@ class JetStreamVolume(Volume):
         self._keeper: threading.Thread | None = None
         self.notices: list[str] = []
         if not create and self._disk.entry(self.root) is None:
-            raise NotFound(f"{self.path}: no JetStream store there (no {ROOT!r} directory); create one with create=True")
+            raise NotFound(
+                f"{self.path}: no JetStream store there (no {ROOT!r} directory); create one with create=True"
+            )
         if not self.read_only:
             self._take(create, disk is None)
             if maintenance:
@@ -343,7 +345,9 @@ def _config(name: str, options: dict[str, Any]) -> StreamConfig:
         known = set(StreamConfig.__struct_fields__)
         unknown = sorted(set(options) - known)
         if unknown:
-            raise BadInput(f"no stream option {', '.join(unknown)}; known: {', '.join(sorted(known - {'name'}))}")
+            raise BadInput(
+                f"no stream option {', '.join(unknown)}; known: {', '.join(sorted(known - {'name'}))}"
+            )
         try:
             given = msgspec.convert({"name": name.rpartition("/")[2], **options}, StreamConfig)
         except msgspec.ValidationError as problem:
@@ -361,5 +365,9 @@ def looks_like_jetstream(disk: Disk, path: str) -> bool:
 def unknown(path: str) -> UnknownFormat:
     """The error for a directory that is none."""
     return UnknownFormat(
-        path, 0, "no `jetstream` directory", "a nats-server store directory", "give the directory that holds `jetstream`"
+        path,
+        0,
+        "no `jetstream` directory",
+        "a nats-server store directory",
+        "give the directory that holds `jetstream`",
     )
