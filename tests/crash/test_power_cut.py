@@ -8,6 +8,7 @@ tell the same.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -201,6 +202,62 @@ def test_power_cut_at_every_sync_point(workload, crash_driver: CrashDriver) -> N
     report = crash_driver.run(workload, check, notes=Witness)
     print(f"{workload.__name__}: {report.sync_points} sync points, {report.crashes} power cuts")
     assert report.sync_points > 30
+
+
+def random_work(seed: int) -> Callable[[Disk, Witness], None]:
+    """A dozen steps of any kind, in any order; one seed is one workload."""
+
+    def work(disk: Disk, witness: Witness) -> None:
+        chance = random.Random(seed)
+        volume = open_volume(disk, create=True, clock=witness.clock)
+        store = witness.create(volume, subjects=["s.>"], compression=chance.choice(["none", "s2"]))
+        written = 1
+        for _ in range(chance.randrange(6, 16)):
+            live = sorted(witness.settled.messages)
+            kind = chance.randrange(12) if live else 0
+            if kind < 4:
+                count = chance.randrange(1, 40)
+                witness.append(store, some(written, count, chance.choice([5, 60, 300])), evicts=True)
+                written += count
+            elif kind == 4:
+                witness.remove(store, chance.sample(live, min(len(live), chance.randrange(1, 20))))
+            elif kind == 5:
+                witness.erase(store, chance.choice(live))
+            elif kind == 6:
+                witness.compact(store, chance.choice(live) + chance.randrange(2))
+            elif kind == 7:
+                witness.truncate(store, chance.randrange(live[0], witness.settled.last + 1))
+            elif kind == 8:
+                witness.purge_subject(store, witness.settled.messages[chance.choice(live)][1][0])
+            elif kind == 9 and chance.random() < 0.5:
+                witness.purge(store)
+            elif kind == 10:
+                limits = {
+                    "max_msgs": chance.choice([-1, 10, 40]),
+                    "max_msgs_per_subject": chance.choice([-1, 3]),
+                }
+                witness.update_config(store, **limits)
+            elif kind == 11:
+                volume.close()
+                volume = open_volume(disk, clock=witness.clock)
+                store = witness.store = volume.open(STREAM)
+        volume.close()
+
+    return work
+
+
+@pytest.mark.slow
+def test_power_cut_in_random_work(crash_driver: CrashDriver) -> None:
+    """The seed is printed at the top of the run."""
+    crash_driver.random_per_point = 1
+    crashes = 0
+    for number in range(8):
+        seed = crash_driver.seed + number
+        try:
+            crashes += crash_driver.run(random_work(seed), check, notes=Witness).crashes
+        except Exception as problem:
+            raise AssertionError(f"random_work({seed}): {problem}") from problem
+    print(f"{crashes} power cuts")
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

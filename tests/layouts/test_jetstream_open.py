@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -203,3 +205,29 @@ def test_a_clean_stop_is_opened_without_reading_the_blocks(tmp_path: Path) -> No
         assert not volume.open("S").damage()
         assert len(volume.open("S").read(1, 10)) == 0 or volume.open("S").damage()
         assert volume.open("S").damage()
+
+
+OPEN_AND_TELL = """
+import resource, sys, headrace
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+volume = headrace.open(sys.argv[1], mode=sys.argv[2])
+messages = volume.open("S").state().messages
+print(messages, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_opening_takes_bounded_memory(tmp_path: Path, mode: str) -> None:
+    """Promise 8: a scan holds one block per thread, however large the store."""
+    with headrace.open(str(tmp_path), mode="rw", create=True, durability="interval") as volume:
+        store = volume.create("S", subjects=["s"])
+        for _ in range(300):
+            store.append(headrace.batch("s", [bytes(1000)] * 1000))
+        size = store.state().bytes
+    assert size > 290 << 20
+    for stamp in tmp_path.rglob("clean.json"):
+        stamp.unlink()
+    command = [sys.executable, "-c", OPEN_AND_TELL, str(tmp_path), mode]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert int(told[0]) == 300_000
+    assert int(told[1]) < 80 << 20

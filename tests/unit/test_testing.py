@@ -27,7 +27,7 @@ def run(directory: Path, *options: str) -> str:
 
 
 def seed_in(output: str) -> str:
-    return output.split("my seed is ")[1].split()[0]
+    return output.split("my seed is ")[-1].split()[0]
 
 
 def test_the_printed_seed_repeats_a_run(tmp_path: Path) -> None:

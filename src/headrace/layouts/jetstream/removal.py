@@ -26,6 +26,7 @@ def remove(store: FileStreamStore, positions: Sequence[int]) -> Ticket:
     """Tombstones for all live ones, in one write."""
     with store.lock:
         store.check_writable()
+        upkeep.settle_evictions(store)
         removed, mark = store.with_reserve(lambda: store.log.remove(list(positions)))
         store.dirty = store.dirty or bool(removed)
         upkeep.bury_dead(store)
@@ -162,6 +163,7 @@ def compact(store: FileStreamStore, seq: int) -> int:
         if seq > last:
             purge(store, seq)
             return before
+        upkeep.settle_evictions(store)
         cut = next((block for block in store.log.blocks() if block[2] >= seq), None)
         size_before = store.log.totals()[1]
         if cut is not None:
@@ -174,9 +176,8 @@ def compact(store: FileStreamStore, seq: int) -> int:
         upkeep.bury_dead(store)
         store.commit()
         if store.type() != "memory":
-            store.disk.sync_dir(
-                store.msgs_dir
-            )  # whole blocks went without tombstones: only their absence tells
+            # Whole blocks went without tombstones: only their absence tells.
+            store.disk.sync_dir(store.msgs_dir)
         after, size, *_ = store.log.totals()
         store.tell(after - before, size - size_before)
         return before - after

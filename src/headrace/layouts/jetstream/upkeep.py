@@ -125,9 +125,20 @@ def apply_limits(store: FileStreamStore) -> None:
     if store.config.max_msgs_per_subject > 0:
         store.log.trim_all_subjects(store.config.max_msgs_per_subject)
     after = store.log.totals()
+    store.evicted = store.evicted or after[0] < before[0]
     store.tell(after[0] - before[0], after[1] - before[1])
     expire(store, store.clock())
     bury_dead(store)
+
+
+def settle_evictions(store: FileStreamStore) -> None:
+    """Before a removal: limits evict without a trace in the blocks and are applied again at every start, but
+    with fewer messages they would then evict less. The checkpoint says how far they had come."""
+    if store.evicted and store.type() != "memory":
+        try:
+            store.with_reserve(store.write_index)
+        except DiskFull:
+            pass  # on a full disk people must be able to delete; that comes first
 
 
 def expire(store: FileStreamStore, now_ns: int) -> int:
