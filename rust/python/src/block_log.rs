@@ -361,6 +361,17 @@ impl BlockLog {
         py.detach(|| self.0.rewrite_tail(number)).map_err(log_error)
     }
 
+    /// Evicted by limits since `settled`, and whether there were too many to list.
+    fn evicted(&self) -> (Vec<u64>, bool) {
+        let inner = self.0.lock();
+        let (listed, many) = inner.evicted.told();
+        (listed.to_vec(), many)
+    }
+
+    fn settled(&self) {
+        self.0.lock().evicted.settled();
+    }
+
     /// What the loaded blocks take in memory (the newest one, which is being written, aside).
     fn cached_bytes(&self) -> usize {
         self.0.lock().cache.bytes()

@@ -85,8 +85,6 @@ class FileStreamStore(StreamStore):
         self.block_bytes = block_bytes or block_size(self.config)
         self.dead: list[upkeep.DeadBlock] = []
         self.unburied: list[int] = []
-        self.evicted = False
-        """Limits have evicted since the last checkpoint."""
         self._half_done: str | None = None
         self.dirty = not opened.clean
         self.sync_every_ns, self.last_sync_ns, self.last_index_ns = sync_every_ns, clock(), clock()
@@ -133,7 +131,6 @@ class FileStreamStore(StreamStore):
         self.dirty = True
         out, out_bytes = self.apply_front_limits()
         if trimmed or out:
-            self.evicted = True
             upkeep.bury_dead(self)
         if self._handler is not None:
             self.tell(
@@ -437,7 +434,8 @@ class FileStreamStore(StreamStore):
             return
         self.commit()
         self.disk.replace_file(f"{self.msgs_dir}/{INDEX}", self.log.encode_index())
-        self.dirty = self.evicted = False
+        self.dirty = False
+        self.log.settled()
 
     def delete(self) -> None:
         """Remove the stream with all its files; half of it never shows up again."""

@@ -125,7 +125,6 @@ def apply_limits(store: FileStreamStore) -> None:
     if store.config.max_msgs_per_subject > 0:
         store.log.trim_all_subjects(store.config.max_msgs_per_subject)
     after = store.log.totals()
-    store.evicted = store.evicted or after[0] < before[0]
     store.tell(after[0] - before[0], after[1] - before[1])
     expire(store, store.clock())
     bury_dead(store)
@@ -133,12 +132,18 @@ def apply_limits(store: FileStreamStore) -> None:
 
 def settle_evictions(store: FileStreamStore) -> None:
     """Before a removal: limits evict without a trace in the blocks and are applied again at every start, but
-    with fewer messages they would then evict less. The checkpoint says how far they had come."""
-    if store.evicted and store.type() != "memory":
-        try:
+    with fewer messages they would then evict less. Tombstones, or the checkpoint, say how far they had come."""
+    gone, many = store.log.evicted()
+    if store.type() == "memory" or not (gone or many):
+        return
+    try:
+        if many:
             store.with_reserve(store.write_index)
-        except DiskFull:
-            pass  # on a full disk people must be able to delete; that comes first
+        else:
+            store.with_reserve(lambda: store.log.write_tombstones([(seq, 0) for seq in gone]))
+            store.log.settled()
+    except DiskFull:
+        pass  # on a full disk people must be able to delete; that comes first
 
 
 def expire(store: FileStreamStore, now_ns: int) -> int:

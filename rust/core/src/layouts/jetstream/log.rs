@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use super::block::{Block, Loaded, Lookup, load, loaded_of};
 use super::chain::Chain;
 use super::commit::Commit;
+use super::evicted::Evicted;
 use super::record::{self, Fields, RECORD_BYTES_MAX, SEQUENCE_MASK, View};
 use super::scan::Finding;
 use super::subject_state::SubjectState;
@@ -109,6 +110,8 @@ pub struct Inner {
     /// Files that were written and then sealed without a sync (mode `interval`).
     pub unsynced: Vec<Arc<dyn DiskFile>>,
     pub names_unsynced: bool,
+    /// What limits have evicted since somebody made that permanent.
+    pub evicted: Evicted,
     /// Blocks without live messages that are out of the list but still on disk.
     pub dead: Vec<u64>,
     pub findings: Vec<(u64, Finding)>,
@@ -162,6 +165,7 @@ impl BlockLog {
                 mark: 0,
                 unsynced: Vec::new(),
                 names_unsynced: false,
+                evicted: Evicted::default(),
                 dead: Vec::new(),
                 findings: Vec::new(),
             }),

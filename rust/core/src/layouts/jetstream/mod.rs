@@ -15,6 +15,7 @@ pub mod archive;
 pub mod block;
 pub mod chain;
 pub mod commit;
+pub mod evicted;
 pub mod guard;
 pub mod idx;
 pub mod index_db;

@@ -221,6 +221,7 @@ impl BlockLog {
         inner.blocks.clear();
         inner.subjects.clear();
         inner.chain = None;
+        inner.evicted.settled();
         inner.cache.blocks.clear();
         inner.writer = None;
         inner.unsynced.clear();
@@ -334,6 +335,10 @@ impl Inner {
             if !self.evict_block(index, limits)? {
                 let first = self.blocks[index].first;
                 self.remove_live(first)?;
+                // Age needs no memory: what is too old now is too old at the next start.
+                if over {
+                    self.evicted.one(first);
+                }
             }
         }
         Ok((msgs - self.msgs, bytes - self.bytes))
@@ -366,6 +371,7 @@ impl Inner {
         self.blocks.remove(index);
         self.cache.forget(number);
         self.dead.push(number);
+        self.evicted.whole_block();
         Ok(true)
     }
 
@@ -386,6 +392,7 @@ impl Inner {
             let exact = state.first_exact && state.first_bytes > 0;
             if exact && let Some(index) = self.block_at(state.first).filter(|i| self.blocks[*i].is_live(state.first)) {
                 let next = self.successor(state.first);
+                self.evicted.one(state.first);
                 self.remove_from_subject(subject, state.first);
                 self.take_out(index, state.first, u64::from(state.first_bytes));
                 if let (Some((next, bytes)), Some(state)) = (next, self.subjects.get_mut(subject)) {
@@ -395,6 +402,7 @@ impl Inner {
             }
             let Some(sequence) = self.first_on_subject(subject)? else { return Ok(()) };
             let next = self.successor(sequence);
+            self.evicted.one(sequence);
             self.remove_live(sequence)?;
             if let (Some((next, bytes)), Some(state)) = (next, self.subjects.get_mut(subject)) {
                 (state.first, state.first_bytes, state.first_exact) = (next, bytes, true);
