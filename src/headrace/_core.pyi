@@ -216,6 +216,11 @@ class BlockScan:
     @property
     def last_hash(self) -> bytes: ...
 
+def js_check_block(
+    disk: Disk, path: str, stream: str, number: int, guard: bytes | None
+) -> list[tuple[str, int, int, int | None, int | None, str]]:
+    """Every hash and boundary of a block file; [(kind, offset, length, first, next, detail)] of what is wrong."""
+
 def js_scan_block(
     disk: Disk,
     path: str,

@@ -25,7 +25,7 @@ def test_cold_damage_is_found_and_mended(tmp_path: Path) -> None:
         data[300:304] = b"\xff\xee\xdd\xcc"  # inside the payload of one message
         path.write_bytes(data)
         rounds = 0
-        while not store.damage() and rounds < 50:
+        while not store.damage() and rounds < 120:
             clock[0] += SECOND
             store.tick()
             rounds += 1

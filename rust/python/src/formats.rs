@@ -9,7 +9,7 @@ use headrace_core::layouts::jetstream::index_db::IndexDb;
 use headrace_core::layouts::jetstream::record::{self, View};
 use headrace_core::layouts::jetstream::seqset::SeqSet;
 use headrace_core::layouts::jetstream::varint::DecodeError;
-use headrace_core::layouts::jetstream::{query, remove};
+use headrace_core::layouts::jetstream::{query, remove, scan};
 use headrace_core::subjects;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -35,6 +35,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(js_encode_idx, module)?,
         wrap_pyfunction!(js_decode_index, module)?,
         wrap_pyfunction!(js_scan_block, module)?,
+        wrap_pyfunction!(js_check_block, module)?,
         wrap_pyfunction!(subject_matches, module)?,
         wrap_pyfunction!(subject_valid, module)?,
         wrap_pyfunction!(subject_filter_valid, module)?,
@@ -251,10 +252,7 @@ fn js_scan_block(
                 _ => placeholders.push(view.sequence()),
             }
         }
-        let findings = scan.findings.iter().map(|f| {
-            let (first, next) = f.sequences.map_or((None, None), |(first, next)| (Some(first), Some(next)));
-            (f.kind.name(), f.offset, f.len, first, next, f.detail.clone())
-        });
+        let findings = scan.findings.iter().map(finding);
         let tail = scan.sound_end.saturating_sub(record::HASH_SIZE)..scan.sound_end;
         Ok(BlockScan {
             findings: findings.collect(),
@@ -268,6 +266,27 @@ fn js_scan_block(
         })
     })
     .map_err(disk_error)
+}
+
+fn finding(found: &scan::Finding) -> Finding {
+    let (first, next) = found.sequences.map_or((None, None), |(first, next)| (Some(first), Some(next)));
+    (found.kind.name(), found.offset, found.len, first, next, found.detail.clone())
+}
+
+/// Every hash and boundary of a block file; only what is wrong comes back.
+#[pyfunction]
+fn js_check_block(
+    py: Python<'_>,
+    disk: &Disk,
+    path: &str,
+    stream: &str,
+    number: u64,
+    guard: Option<&[u8]>,
+) -> PyResult<Vec<Finding>> {
+    let disk = disk.inner();
+    let block = Block::new(number, stream.as_bytes(), None);
+    let (_, _, scan) = py.detach(|| block::load(disk.as_ref(), path, &block, guard)).map_err(disk_error)?;
+    Ok(scan.findings.iter().map(finding).collect())
 }
 
 #[pyfunction]

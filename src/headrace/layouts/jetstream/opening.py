@@ -22,7 +22,7 @@ from headrace.layouts.jetstream.paths import INDEX, MSGS, block_numbers, files_w
 from headrace.layouts.jetstream.sealed import StoreKey, is_sealed
 from headrace.layouts.jetstream.sidecar import Sidecar
 
-CACHE_BYTES = 16 << 20
+CACHE_BYTES = 12 << 20
 READ_ATTEMPTS_MAX = 50
 
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.layouts.base import Damage
-from headrace.layouts.jetstream._kernels import js_scan_block
+from headrace.layouts.jetstream._kernels import js_check_block
 
 if TYPE_CHECKING:
     from headrace.layouts.jetstream.store import FileStreamStore
 
 BYTES_PER_SECOND = 8 << 20
+FIRST_AFTER_NS = 60 * 1_000_000_000
 HARMLESS = ("order",)
 
 
@@ -25,7 +26,7 @@ class Scrubber:
 
     def __init__(self, store: FileStreamStore) -> None:
         self._store = store
-        self._due_ns = store.clock()
+        self._due_ns = store.clock() + FIRST_AFTER_NS
         self.position, self.rounds = 0, 0
 
     def step(self, now_ns: int) -> list[Damage]:
@@ -51,12 +52,12 @@ class Scrubber:
         guard = store.sidecar.guard_path(number)
         try:
             known = store.disk.read(guard) if store.disk.entry(guard) is not None else None
-            scan = js_scan_block(store.disk, path, store.name, number, known, None)
+            findings = js_check_block(store.disk, path, store.name, number, known)
         except HeadraceError as problem:
             return [Damage(path, 0, 0, "missing", str(problem))]
         found = [
             Damage(path, offset, length, kind, detail, first, following)
-            for kind, offset, length, first, following, detail in scan.findings
+            for kind, offset, length, first, following, detail in findings
             if kind not in HARMLESS
         ]
         if found:

@@ -23,6 +23,8 @@ use crate::subjects::SubjectTree;
 
 /// A hole in the sequences wider than this goes between two blocks, not inside one.
 pub const HOLE_IN_BLOCK_MAX: u64 = 16_384;
+/// Room made at once for a new block: the largest size that a server chooses.
+const BUFFER_BYTES_MAX: usize = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -62,6 +64,7 @@ pub struct Cache {
     /// Most recently used last.
     pub blocks: Vec<(u64, Arc<Loaded>)>,
     pub bytes_max: usize,
+    spare: Option<Vec<u8>>,
 }
 
 impl Cache {
@@ -79,6 +82,23 @@ impl Cache {
         while self.bytes() > self.bytes_max && self.blocks.len() > 1 {
             self.blocks.remove(0);
         }
+    }
+
+    /// `put` of a block that was written to its end; the buffer of the one that leaves is kept for the next one,
+    /// which needs less memory than a fresh buffer beside it.
+    fn put_written(&mut self, number: u64, loaded: Loaded) {
+        let fits = self.bytes() + loaded.data.capacity() <= self.bytes_max;
+        if !fits && !self.blocks.is_empty() {
+            let (_, oldest) = self.blocks.remove(0);
+            self.spare = Arc::try_unwrap(oldest).ok().and_then(|l| Arc::try_unwrap(l.data).ok());
+        }
+        self.put(number, Arc::new(loaded));
+    }
+
+    fn take_spare(&mut self) -> Vec<u8> {
+        let mut spare = self.spare.take().unwrap_or_default();
+        spare.clear();
+        spare
     }
 
     pub fn forget(&mut self, number: u64) {
@@ -156,7 +176,7 @@ impl BlockLog {
                 blocks: Vec::new(),
                 subjects: SubjectTree::new(),
                 chain: None,
-                cache: Cache { blocks: Vec::new(), bytes_max: cache_bytes },
+                cache: Cache { bytes_max: cache_bytes, ..Cache::default() },
                 writer: None,
                 msgs: 0,
                 bytes: 0,
@@ -250,7 +270,7 @@ impl Inner {
             self.unsynced.push(writer.file);
         }
         let loaded = Loaded { data: Arc::new(writer.data), lookup: writer.lookup, others: None };
-        self.cache.put(number, Arc::new(loaded));
+        self.cache.put_written(number, loaded);
         Some(number)
     }
 
@@ -278,7 +298,8 @@ impl Inner {
         block.file_first = block.first;
         self.blocks.push(block);
         self.names_unsynced = true;
-        self.writer = Some(Writer { file, data: Vec::new(), lookup: Lookup::new(), durable_len: 0, number });
+        let data = self.cache.take_spare();
+        self.writer = Some(Writer { file, data, lookup: Lookup::new(), durable_len: 0, number });
         Ok(())
     }
 
@@ -330,6 +351,10 @@ impl Inner {
         let (Some(writer), Some(block)) = (writer.as_mut(), blocks.last_mut()) else {
             return Err(LogError::NoWriter);
         };
+        if writer.data.is_empty() {
+            // Growing to a block's size by doubling would copy it all once more.
+            writer.data.reserve(rules.block_bytes_max.min(BUFFER_BYTES_MAX));
+        }
         let start = writer.data.len();
         let (mut sequence, mut time) = (self.last, self.last_time);
         let (mut stored, mut failure) = (0, None);

@@ -253,15 +253,14 @@ impl BlockLog {
 
     /// The guard of a block: the boundaries of all its records, up to the first that cannot be parsed.
     pub fn guard_of(&self, number: u64) -> LogResult<Vec<u8>> {
-        let data = self.plain_bytes(number)?;
-        let mut guard = super::guard::Guard::default();
-        let mut at = 0;
-        while let Ok(view) = View::parse(&data, at) {
-            guard.push(&view);
-            at = view.end();
+        let mut inner = self.lock();
+        if let Some(writer) = inner.writer.as_ref().filter(|w| w.number == number) {
+            return Ok(encode_guard(&writer.data));
         }
-        let hash_at = guard.covered.saturating_sub(super::record::HASH_SIZE);
-        Ok(guard.encode(&data[hash_at..guard.covered]))
+        let index = inner.index_of(number)?;
+        let loaded = inner.loaded(index)?;
+        drop(inner);
+        Ok(encode_guard(&loaded.data))
     }
 
     /// The checkpoint: `index.db` version 4 of what is in memory.
@@ -327,6 +326,17 @@ fn cover_last(newest: Option<&mut BlockEntry>, last: u64) {
         block.deleted.insert_range(block.last + 1..last + 1);
         block.last = last;
     }
+}
+
+fn encode_guard(data: &[u8]) -> Vec<u8> {
+    let mut guard = super::guard::Guard::default();
+    let mut at = 0;
+    while let Ok(view) = View::parse(data, at) {
+        guard.push(&view);
+        at = view.end();
+    }
+    let hash_at = guard.covered.saturating_sub(super::record::HASH_SIZE);
+    guard.encode(&data[hash_at..guard.covered])
 }
 
 fn covers(block: &Block, sequence: u64) -> bool {

@@ -208,17 +208,22 @@ pub fn encode(out: &mut Vec<u8>, key: &HashKey, fields: &Fields<'_>) {
     let start = out.len();
     let len = record_bytes(fields.subject.len(), fields.headers.map(<[u8]>::len), fields.data.len());
     let flag = if fields.headers.is_some() { HEADERS_BIT } else { 0 };
-    out.reserve(len);
-    out.extend_from_slice(&(len as u32 | flag).to_le_bytes());
-    out.extend_from_slice(&fields.raw_sequence.to_le_bytes());
-    out.extend_from_slice(&fields.time.to_le_bytes());
-    out.extend_from_slice(&(fields.subject.len() as u16).to_le_bytes());
-    out.extend_from_slice(fields.subject);
+    // One growth, then plain copies into place.
+    out.resize(start + len, 0);
+    let record = &mut out[start..];
+    record[LENGTH..SEQUENCE].copy_from_slice(&(len as u32 | flag).to_le_bytes());
+    record[SEQUENCE..TIME].copy_from_slice(&fields.raw_sequence.to_le_bytes());
+    record[TIME..SUBJECT_LENGTH].copy_from_slice(&fields.time.to_le_bytes());
+    record[SUBJECT_LENGTH..SUBJECT].copy_from_slice(&(fields.subject.len() as u16).to_le_bytes());
+    let mut at = SUBJECT + fields.subject.len();
+    record[SUBJECT..at].copy_from_slice(fields.subject);
     if let Some(headers) = fields.headers {
-        out.extend_from_slice(&(headers.len() as u32).to_le_bytes());
-        out.extend_from_slice(headers);
+        record[at..at + HEADER_LENGTH_SIZE].copy_from_slice(&(headers.len() as u32).to_le_bytes());
+        at += HEADER_LENGTH_SIZE;
+        record[at..at + headers.len()].copy_from_slice(headers);
+        at += headers.len();
     }
-    out.extend_from_slice(fields.data);
+    record[at..at + fields.data.len()].copy_from_slice(fields.data);
     let view = View {
         offset: start,
         len,
@@ -227,11 +232,8 @@ pub fn encode(out: &mut Vec<u8>, key: &HashKey, fields: &Fields<'_>) {
         subject_len: fields.subject.len(),
         header_len: fields.headers.map(<[u8]>::len),
     };
-    // The eight bytes must be there before the record's own geometry is used.
-    out.extend_from_slice(&[0; HASH_SIZE]);
     let hash = view.hash(out, key);
-    let end = out.len();
-    out[end - HASH_SIZE..].copy_from_slice(&hash.to_le_bytes());
+    out[start + len - HASH_SIZE..].copy_from_slice(&hash.to_le_bytes());
 }
 
 pub fn encode_tombstone(out: &mut Vec<u8>, key: &HashKey, sequence: u64, time: i64) {
