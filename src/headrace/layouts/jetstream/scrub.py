@@ -7,6 +7,7 @@ taken anew from the blocks.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.layouts.jetstream.store import FileStreamStore
 
 BYTES_PER_SECOND = 8 << 20
+LOG = logging.getLogger("headrace")
 FIRST_AFTER_NS = 60 * 1_000_000_000
 HARMLESS = ("order",)
 
@@ -60,6 +62,8 @@ class Scrubber:
             for kind, offset, length, first, following, detail in findings
             if kind not in HARMLESS
         ]
+        for damage in found:
+            LOG.warning("%s: %s at byte %d: %s", damage.file, damage.kind, damage.offset, damage.detail)
         if found:
             store.mend(found)
         return found

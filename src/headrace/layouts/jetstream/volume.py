@@ -295,6 +295,8 @@ class JetStreamVolume(Volume):
                 try:
                     store.tick()
                 except Exception as error:  # the next tick tries again; commits report it to their callers
+                    if str(error) != str(self.last_upkeep_error):
+                        LOG.warning("upkeep of stream %s: %s", store.name, error)
                     self.last_upkeep_error = error
 
     last_upkeep_error: Exception | None = None
