@@ -40,10 +40,10 @@ demo: need-build ## a million messages, a kill -9 in the middle, and what is lef
 	@$(MAKE) -j2 setup $$($(NEED) --has-java && echo $(STAMPS)/spark || true)
 	@$(PY) scripts/demo.py
 
-test: need-all ## everything: checks, Rust tests, a minute of fuzzing, all Python tests
+test: need-all ## everything: checks, Rust tests, a minute of fuzzing, benchmarks once, all Python tests
 	@$(MAKE) -j3 setup $(STAMPS)/spark peers
 	@$(MAKE) lint
-	@$(MAKE) test-rust fuzz-smoke
+	@$(MAKE) test-rust fuzz-smoke bench-smoke
 	$(BIN)/pytest tests $(PYTEST_ARGS)
 
 check: need-build need-rust-tools setup lint ## linters, types; and as tests: import rules, stubs, sizes, documents

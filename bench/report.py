@@ -32,7 +32,9 @@ def main() -> None:
         mark = "met" if figure["met"] else "short"
         lines.append(f"| {figure['name']} | {figure['asked']} | {figure['verdict']} | {mark} |\n")
     for figure in told["figures"]:
-        lines.append(f"\n## {figure['name']}\n\n| who | messages/s | CPU us per message | seconds |\n|---|---|---|---|\n")
+        lines.append(
+            f"\n## {figure['name']}\n\n| who | messages/s | CPU us per message | seconds |\n|---|---|---|---|\n"
+        )
         for who, runs in figure["runs"].items():
             row = [spread(runs, "rate"), spread(runs, "cpu_us"), spread(runs, "wall_s")]
             if figure["name"].startswith("memory"):
