@@ -97,6 +97,8 @@ def recover(
     """Open the messages of a stream. `consumer_seq` is the highest one that a consumer has seen."""
     msgs_dir = messages_dir(disk, stream_dir)
     sidecar = Sidecar(disk, stream_dir)
+    # Before any block is listed or read: a mark read later could cover bytes whose writing we saw half done.
+    mark, live = sidecar.read_mark(), read_only and disk_is_live(disk, stream_dir)
     log = BlockLog(disk, msgs_dir, sidecar.path, stream, cache_bytes)
     found = Recovered(log, msgs_dir)
     blocks = block_numbers(disk, msgs_dir)
@@ -118,14 +120,13 @@ def recover(
     evidence = max(plausible, consumer_seq)
     if index is not None:
         evidence = max(evidence, _apply_index(log, index, stream, found))
-    mark = sidecar.read_mark()
     if mark is not None and found.unsound:
         evidence = max(evidence, mark[2])
     last = log.totals()[2]
     if evidence > last:
         found.raised_to = evidence
         log.raise_last(evidence, 0)
-    if read_only and mark is not None and disk_is_live(disk, stream_dir):
+    if mark is not None and (live or (read_only and disk_is_live(disk, stream_dir))):
         _hide_undurable(log, mark)
     return found
 

@@ -20,6 +20,7 @@ from headrace.layouts.jetstream._kernels import Disk, DiskFile
 from headrace.layouts.jetstream.paths import SIDE, make_dirs
 
 _MARK = struct.Struct("<8sQQQ")
+_MARK_LOOKS = 20
 _MARK_MAGIC = b"HRMARK01"
 RESERVE_BYTES = 1 << 20
 
@@ -76,11 +77,22 @@ class Sidecar:
             self._mark = None
 
     def read_mark(self) -> tuple[int, int, int] | None:
-        """(block, bytes of it, last sequence), or None when no whole mark is there."""
-        try:
-            raw = self._disk.read(f"{self.path}/durable", 4096)
-        except HeadraceError:
-            return None
+        """(block, bytes of it, last sequence), or None when no whole mark is there.
+
+        A reader beside a writer may meet the mark while it is being written: it looks again.
+        """
+        for _ in range(_MARK_LOOKS):
+            try:
+                raw = self._disk.read(f"{self.path}/durable", 4096)
+            except HeadraceError:
+                return None
+            mark = self._decode_mark(raw)
+            if mark is not None:
+                return mark
+        return None
+
+    @staticmethod
+    def _decode_mark(raw: bytes) -> tuple[int, int, int] | None:
         body, crc = raw[: _MARK.size], raw[_MARK.size : _MARK.size + 4]
         if len(crc) != 4 or struct.unpack("<I", crc)[0] != zlib.crc32(body):
             return None
