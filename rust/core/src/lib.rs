@@ -1,11 +1,15 @@
 //! The kernels of Headrace. This crate knows no Python and no stream configuration:
 //! it works on whole batches, Python decides between them.
 
+pub mod admit;
 pub mod batch;
 pub mod columns;
 pub mod compress;
 pub mod crypt;
 pub mod disk;
+pub mod exchange;
 pub mod hash;
 pub mod layouts;
+pub mod ledger;
 pub mod subjects;
+pub mod wire;

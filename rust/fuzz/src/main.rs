@@ -1,14 +1,16 @@
-//! Hostile bytes for everything that reads files: no input may panic, hang, or make a reader serve what nobody wrote.
+//! Hostile bytes for everything that reads files or sockets: no input may panic, hang, or make a reader serve what nobody wrote.
 //!
 //! ```text
 //! HEADRACE_FUZZ_SECONDS=60   how long (default 60)
 //! HEADRACE_FUZZ_SEED=…       repeat a run; the seed is printed
 //! headrace-fuzz FILE         one saved input again, through every target
 //! ```
-//! Seeds are blocks, guards, indexes and archives that the product's own encoders write; a small mutator bends them.
+//! Seeds are blocks, guards, indexes and archives that the product's own encoders write, and sessions of clients; a
+//! small mutator bends them.
 //! An input that fails is saved in the working directory, and the exit code is 1.
 
 mod mutate;
+mod protocol;
 mod targets;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

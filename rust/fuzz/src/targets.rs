@@ -19,6 +19,8 @@ use headrace_core::layouts::jetstream::seqset::SeqSet;
 use headrace_core::layouts::jetstream::varint::Reader;
 use headrace_core::subjects::Filter;
 
+use crate::protocol;
+
 pub struct Target {
     pub name: &'static str,
     pub run: fn(&[u8]),
@@ -34,6 +36,8 @@ pub const ALL: &[Target] = &[
     Target { name: "archive", run: decode_archive },
     Target { name: "s2", run: decompress },
     Target { name: "open", run: open_store },
+    Target { name: "wire", run: protocol::parse_wire },
+    Target { name: "exchange", run: protocol::drive_exchange },
 ];
 
 fn key() -> HashKey {
@@ -137,7 +141,7 @@ fn open_store(input: &[u8]) {
     let state = log.state().expect("state");
     let (mut from, mut seen) = (0, 0);
     loop {
-        let limits = ReadLimits { msgs: 1000, bytes: usize::MAX, filter: None, below: u64::MAX };
+        let limits = ReadLimits { msgs: 1000, bytes: usize::MAX, filters: &[], below: u64::MAX };
         let batch = log.read(from, &limits).expect("read");
         let Some(last) = batch.entries().last() else { break };
         (from, seen) = (last.position + 1, seen + batch.len() as u64);
@@ -187,9 +191,9 @@ pub fn corpus() -> Vec<Vec<u8>> {
     disk.open("/m/1.blk", OpenMode::Write).and_then(|file| file.write_at(0, &block)).expect("memory");
     let log = BlockLog::new(Arc::new(disk), "/m", "/g", b"S", 1 << 20);
     log.open_by_scan(&[1], &HashMap::new(), 1).expect("a sound block");
-    let all = ReadLimits { msgs: 1000, bytes: usize::MAX, filter: None, below: u64::MAX };
+    let all = ReadLimits { msgs: 1000, bytes: usize::MAX, filters: &[], below: u64::MAX };
     let messages = log.read(0, &all).expect("a sound block");
-    vec![
+    let mut corpus = vec![
         [&guard[..], &block].concat(),
         compress_block(&block),
         compress::s2_compress_stream(&block),
@@ -199,5 +203,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
         archive::encode(&messages),
         Vec::new(),
         block,
-    ]
+    ];
+    corpus.extend(protocol::sessions());
+    corpus
 }

@@ -51,11 +51,21 @@ fn found_tuple<'py>(py: Python<'py>, found: &Found) -> FoundTuple<'py> {
     (found.sequence, found.time, text(py, &found.subject), headers, PyBytes::new(py, &found.data))
 }
 
+fn filters_of(filters: &[String]) -> Vec<Filter> {
+    filters.iter().map(|filter| Filter::new(filter.as_bytes())).collect()
+}
+
 type FindingTuple = (u64, &'static str, u64, u64, Option<u64>, Option<u64>, String);
 type BlockTuple = (u64, u64, u64, u64, u64, u64, i64, i64, u64);
 
 #[pyclass(frozen, module = "headrace._core")]
 pub struct BlockLog(log::BlockLog);
+
+impl BlockLog {
+    pub fn core(&self) -> &log::BlockLog {
+        &self.0
+    }
+}
 
 #[pymethods]
 impl BlockLog {
@@ -231,8 +241,9 @@ impl BlockLog {
         Ok(found.map(|found| found_tuple(py, &found)))
     }
 
-    fn load_many(&self, py: Python<'_>, sequences: Vec<u64>) -> PyResult<Batch> {
-        py.detach(|| self.0.load_many(&sequences)).map(Batch).map_err(log_error)
+    #[pyo3(signature = (sequences, max_bytes=usize::MAX))]
+    fn load_many(&self, py: Python<'_>, sequences: Vec<u64>, max_bytes: usize) -> PyResult<Batch> {
+        py.detach(|| self.0.load_many(&sequences, max_bytes)).map(Batch).map_err(log_error)
     }
 
     fn read(
@@ -245,9 +256,41 @@ impl BlockLog {
         below: Option<u64>,
     ) -> PyResult<Batch> {
         let filter = filter.map(|filter| Filter::new(filter.as_bytes()));
-        let limits =
-            ReadLimits { msgs: max_msgs, bytes: max_bytes, filter: filter.as_ref(), below: below.unwrap_or(u64::MAX) };
+        let filters = filter.as_slice();
+        let limits = ReadLimits { msgs: max_msgs, bytes: max_bytes, filters, below: below.unwrap_or(u64::MAX) };
         py.detach(|| self.0.read(first, &limits)).map(Batch).map_err(log_error)
+    }
+
+    #[allow(clippy::too_many_arguments)] // what to read, and how much of it
+    fn read_matching(
+        &self,
+        py: Python<'_>,
+        first: u64,
+        max_msgs: usize,
+        max_bytes: usize,
+        filters: Vec<String>,
+        below: Option<u64>,
+        max_loads: usize,
+    ) -> PyResult<(Batch, u64)> {
+        let filters = filters_of(&filters);
+        let below = below.unwrap_or(u64::MAX);
+        let limits = ReadLimits { msgs: max_msgs, bytes: max_bytes, filters: &filters, below };
+        let (batch, next) = py.detach(|| self.0.read_matching(first, &limits, max_loads)).map_err(log_error)?;
+        Ok((Batch(batch), next))
+    }
+
+    fn count_matching(&self, py: Python<'_>, start: u64, below: Option<u64>, filters: Vec<String>) -> PyResult<u64> {
+        let filters = filters_of(&filters);
+        py.detach(|| self.0.count_matching(start, below.unwrap_or(u64::MAX), &filters)).map_err(log_error)
+    }
+
+    fn last_per_subject(&self, py: Python<'_>, filters: Vec<String>) -> PyResult<Vec<u64>> {
+        let filters = filters_of(&filters);
+        py.detach(|| self.0.last_per_subject(&filters)).map_err(log_error)
+    }
+
+    fn live_among(&self, py: Python<'_>, sequences: Vec<u64>) -> Vec<u64> {
+        py.detach(|| self.0.live_among(&sequences))
     }
 
     fn next_match<'py>(&self, py: Python<'py>, filter: &str, start: u64) -> PyResult<Option<FoundTuple<'py>>> {
@@ -307,6 +350,19 @@ impl BlockLog {
     fn totals(&self) -> (u64, u64, u64, u64, i64) {
         let inner = self.0.lock();
         (inner.msgs, inner.bytes, inner.last, inner.mark, inner.last_time)
+    }
+
+    fn poisoned(&self) -> bool {
+        self.0.is_poisoned()
+    }
+
+    fn first_seq(&self) -> u64 {
+        self.0.lock().first()
+    }
+
+    fn last_before(&self, py: Python<'_>, subject: &str, sequence: u64) -> PyResult<u64> {
+        let found = py.detach(|| self.0.lock().last_before(subject.as_bytes(), sequence));
+        Ok(found.map_err(log_error)?.unwrap_or(0))
     }
 
     fn deleted(&self, py: Python<'_>, max: usize) -> Vec<u64> {

@@ -2,21 +2,27 @@
 
 use pyo3::prelude::*;
 
+mod admit;
 mod archive;
 mod batch;
 mod block_log;
 mod crypt;
 mod disk;
 mod errors;
+mod exchange;
 mod formats;
+mod ledger;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    admit::register(module)?;
     archive::register(module)?;
     batch::register(module)?;
     block_log::register(module)?;
     crypt::register(module)?;
     disk::register(module)?;
-    formats::register(module)
+    exchange::register(module)?;
+    formats::register(module)?;
+    ledger::register(module)
 }

@@ -314,6 +314,20 @@ impl<V> SubjectTree<V> {
         }
     }
 
+    /// The same until `act` says no.
+    pub fn for_each_match_while(&self, filter: &Filter, mut act: impl FnMut(&[u8], &V) -> bool) {
+        if filter.is_literal() {
+            self.get(filter.text()).map(|value| act(filter.text(), value));
+            return;
+        }
+        let mut walk = Walk::new(self, filter.clone());
+        while let Some(leaf) = walk.next(self) {
+            if self.leaves[leaf as usize].value.as_ref().is_some_and(|value| !act(&walk.subject, value)) {
+                return;
+            }
+        }
+    }
+
     pub fn for_each_match_mut(&mut self, filter: &Filter, mut act: impl FnMut(&[u8], &mut V)) {
         let mut walk = Walk::new(self, filter.clone());
         while let Some(leaf) = walk.next(self) {

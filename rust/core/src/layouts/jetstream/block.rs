@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::guard::Guard;
+use super::matching::BlockSubjects;
 use super::record::{HASH_SIZE, View};
 use super::scan::{Finding, FindingKind, Hints, Scan, scan};
 use super::seqset::SeqSet;
@@ -44,6 +45,8 @@ pub struct Block {
     pub deleted: SeqSet,
     pub ttls: u64,
     pub schedules: u64,
+    /// What a sealed block holds, once somebody looked (matching.rs).
+    pub subjects: Option<Arc<BlockSubjects>>,
 }
 
 impl Block {
@@ -64,11 +67,17 @@ impl Block {
             deleted: SeqSet::default(),
             ttls: 0,
             schedules: 0,
+            subjects: None,
         }
     }
 
     pub fn is_live(&self, sequence: u64) -> bool {
         self.msgs > 0 && sequence >= self.first && sequence <= self.last && !self.deleted.contains(sequence)
+    }
+
+    /// Every record of the file is a live message.
+    pub fn is_whole(&self) -> bool {
+        self.file_first == self.first && self.deleted.is_empty() && self.msgs == self.last + 1 - self.first
     }
 
     /// The next live sequence at or after `from`.

@@ -39,9 +39,9 @@ impl Inner {
         let mut chain = Chain::default();
         if self.msgs > self.subjects.len() as u64 {
             let mut newest: HashMap<Vec<u8>, u64> = HashMap::with_capacity(self.subjects.len());
-            let limits = ReadLimits { msgs: usize::MAX, bytes: usize::MAX, filter: None, below: u64::MAX };
+            let limits = ReadLimits { msgs: usize::MAX, bytes: usize::MAX, filters: &[], below: u64::MAX };
             for index in 0..self.blocks.len() {
-                let batch = self.read_block(index, 0, &limits)?;
+                let (batch, _) = self.read_block(index, 0, &limits)?;
                 for entry in batch.entries() {
                     let subject = batch.bytes(entry.subject);
                     let headers = (!entry.headers.is_null()).then(|| entry.headers.size());

@@ -27,6 +27,11 @@ struct Work {
 }
 
 impl BlockLog {
+    /// Whether a sync failed and nothing is acknowledged until the tail is written again.
+    pub fn is_poisoned(&self) -> bool {
+        self.commit.lock().expect("commit lock").poison.is_some()
+    }
+
     pub fn check_sound(&self) -> LogResult<()> {
         match &self.commit.lock().expect("commit lock").poison {
             Some(reason) => Err(LogError::Poisoned(reason.clone())),

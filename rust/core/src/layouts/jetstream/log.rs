@@ -288,6 +288,7 @@ impl Inner {
             });
             let data = Arc::try_unwrap(data).unwrap_or_else(|shared| shared.to_vec());
             let durable_len = 0;
+            self.blocks.last_mut().expect("checked").subjects = None;
             self.writer = Some(Writer { file, data, lookup, durable_len, number });
             return Ok(());
         }

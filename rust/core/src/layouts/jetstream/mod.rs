@@ -8,6 +8,7 @@
 //! idx        N.idx of 2.6 and 2.9           index_db   index.db v1 to v4 of 2.10 and later
 //! block      one block in memory: its summary, and its bytes with the slot table
 //! subject_state   per-subject counts, chain: who follows whom on a subject        log   the blocks of one stream: append, read, remove, state
+//! query      reading, matching: by filter, past blocks that hold no match, counts: per filter and subject
 //! commit     group commit and the poison
 //! ```
 
@@ -15,11 +16,13 @@ pub mod archive;
 pub mod block;
 pub mod chain;
 pub mod commit;
+pub mod counts;
 pub mod evicted;
 pub mod guard;
 pub mod idx;
 pub mod index_db;
 pub mod log;
+pub mod matching;
 pub mod open;
 pub mod query;
 pub mod record;

@@ -20,13 +20,6 @@ pub struct Found {
     pub data: Vec<u8>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub msgs: u64,
-    pub first: u64,
-    pub last: u64,
-}
-
 #[derive(Debug, Clone, Default)]
 pub struct State {
     pub msgs: u64,
@@ -44,7 +37,8 @@ pub struct State {
 pub struct ReadLimits<'a> {
     pub msgs: usize,
     pub bytes: usize,
-    pub filter: Option<&'a Filter>,
+    /// One of them must match; none = everything.
+    pub filters: &'a [Filter],
     /// Nothing at or above this sequence.
     pub below: u64,
 }
@@ -58,12 +52,12 @@ impl BlockLog {
         inner.with_record(index, sequence, found)
     }
 
-    /// Many at once, in the order asked; absent ones are left out.
-    pub fn load_many(&self, sequences: &[u64]) -> LogResult<Batch> {
+    /// Many at once, in the order asked, until they have `bytes_max`; absent ones are left out.
+    pub fn load_many(&self, sequences: &[u64], bytes_max: usize) -> LogResult<Batch> {
         let mut inner = self.lock();
         let mut builder =
             crate::batch::BatchBuilder::with_capacity(sequences.len(), sequences.len() * 160, HeaderCodec::Nats);
-        let mut previous: Option<usize> = None;
+        let (mut previous, mut bytes): (Option<usize>, usize) = (None, 0);
         for sequence in sequences {
             let sequence = *sequence;
             // Neighbours in the request mostly lie in one block.
@@ -79,6 +73,7 @@ impl BlockLog {
                 continue;
             }
             let pushed = inner.with_record(index, sequence, |data, view| {
+                bytes += view.len;
                 builder.push(crate::batch::Message {
                     position: sequence,
                     time: view.time,
@@ -89,36 +84,21 @@ impl BlockLog {
                     flags: 0,
                 })
             })?;
-            if let Some(Err(_)) = pushed {
+            if matches!(pushed, Some(Err(_))) || bytes >= bytes_max {
                 break;
             }
         }
         Ok(builder.finish())
     }
 
-    /// Live messages from `first` on, out of one block; empty only when there are none left below the bound.
+    /// Live messages from `first` on; empty only when there are none left below the bound.
     pub fn read(&self, first: u64, limits: &ReadLimits<'_>) -> LogResult<Batch> {
-        let mut inner = self.lock();
-        let mut at = first;
-        while let Some(index) = inner.block_at(at) {
-            if inner.blocks[index].first >= limits.below && inner.blocks[index].msgs > 0 {
-                break;
-            }
-            let batch = inner.read_block(index, at, limits)?;
-            if !batch.is_empty() {
-                return Ok(batch);
-            }
-            at = inner.blocks[index].last + 1;
-            // Blocks that cover nothing share their neighbour's last sequence: step over them.
-            if inner.block_at(at).is_some_and(|next| next <= index) {
-                break;
-            }
-        }
-        Ok(Batch::empty(HeaderCodec::Nats))
+        Ok(self.lock().read_matching(first, limits, usize::MAX)?.0)
     }
 
     pub fn next_match(&self, filter: &Filter, from: u64) -> LogResult<Option<Found>> {
-        let limits = ReadLimits { msgs: 1, bytes: usize::MAX, filter: Some(filter), below: u64::MAX };
+        let filters = std::slice::from_ref(filter);
+        let limits = ReadLimits { msgs: 1, bytes: usize::MAX, filters, below: u64::MAX };
         let batch = self.read(from, &limits)?;
         Ok(batch.entries().first().map(|entry| Found {
             sequence: entry.position,
@@ -152,36 +132,6 @@ impl BlockLog {
             }
         }
         Ok(inner.last + 1)
-    }
-
-    pub fn filtered_state(&self, from: u64, filter: &Filter) -> LogResult<Counts> {
-        self.lock().filtered_state(from, filter)
-    }
-
-    pub fn subjects_state(&self, filter: &Filter) -> LogResult<Vec<(Vec<u8>, Counts)>> {
-        let mut inner = self.lock();
-        let mut matched: Vec<(Vec<u8>, SubjectState)> = Vec::new();
-        inner.subjects.for_each_match(filter, |subject, state| matched.push((subject.to_vec(), *state)));
-        let inexact = matched.iter().filter(|m| !(m.1.first_exact && m.1.last_exact)).count();
-        if inexact > 64 {
-            inner.make_all_exact()?;
-        }
-        let mut result = Vec::with_capacity(matched.len());
-        for (subject, _) in matched {
-            let first = inner.first_on_subject(&subject)?.unwrap_or(0);
-            let last = inner.last_on_subject(&subject)?.unwrap_or(0);
-            let msgs = inner.subjects.get(&subject).map_or(0, |s| s.msgs);
-            result.push((subject, Counts { msgs, first, last }));
-        }
-        Ok(result)
-    }
-
-    /// Totals per subject, which need no look into blocks.
-    pub fn subject_totals(&self, filter: &Filter) -> Vec<(Vec<u8>, u64)> {
-        let inner = self.lock();
-        let mut totals = Vec::new();
-        inner.subjects.for_each_match(filter, |subject, state| totals.push((subject.to_vec(), state.msgs)));
-        totals
     }
 
     pub fn state(&self) -> LogResult<State> {
@@ -260,6 +210,7 @@ impl BlockLog {
         let index = inner.index_of(number)?;
         let loaded = inner.loaded(index)?;
         drop(inner);
+        self.note_subjects(number, &loaded.data);
         Ok(encode_guard(&loaded.data))
     }
 
@@ -374,23 +325,25 @@ pub fn entry_of(view: &View, base: usize) -> Entry {
 }
 
 impl Inner {
-    pub fn read_block(&mut self, index: usize, from: u64, limits: &ReadLimits<'_>) -> LogResult<Batch> {
+    /// The messages of one block, and where to go on.
+    pub fn read_block(&mut self, index: usize, from: u64, limits: &ReadLimits<'_>) -> LogResult<(Batch, u64)> {
         let writing = self.writer.as_ref().is_some_and(|w| w.number == self.blocks[index].number);
         if writing {
             let (block, writer) = (&self.blocks[index], self.writer.as_ref().expect("checked"));
-            let views = pick(block, &writer.data, |s| writer.lookup.get(s), from, limits);
+            let (views, next) = pick(block, &writer.data, |s| writer.lookup.get(s), from, limits);
             let (Some(first), Some(last)) = (views.first(), views.last()) else {
-                return Ok(Batch::empty(HeaderCodec::Nats));
+                return Ok((Batch::empty(HeaderCodec::Nats), next));
             };
             // The newest block's buffer grows: readers get a copy of their part.
             let (base, end) = (first.offset, last.end());
             let entries = views.iter().map(|view| entry_of(view, base)).collect();
-            return Ok(Batch::new(Arc::new(writer.data[base..end].to_vec()), entries, HeaderCodec::Nats));
+            let batch = Batch::new(Arc::new(writer.data[base..end].to_vec()), entries, HeaderCodec::Nats);
+            return Ok((batch, next));
         }
         let loaded = self.loaded(index)?;
-        let views = pick(&self.blocks[index], &loaded.data, |s| loaded.lookup.get(s), from, limits);
+        let (views, next) = pick(&self.blocks[index], &loaded.data, |s| loaded.lookup.get(s), from, limits);
         let entries = views.iter().map(|view| entry_of(view, 0)).collect();
-        Ok(Batch::new(loaded.data.clone(), entries, HeaderCodec::Nats))
+        Ok((Batch::new(loaded.data.clone(), entries, HeaderCodec::Nats), next))
     }
 
     pub fn first_time_of(&mut self, index: usize) -> LogResult<i64> {
@@ -470,6 +423,15 @@ impl Inner {
         }
     }
 
+    /// The newest message on a subject below a sequence.
+    pub fn last_before(&mut self, subject: &[u8], sequence: u64) -> LogResult<Option<u64>> {
+        let others = self.subjects.get(subject).is_some_and(|state| state.msgs > 1 || state.last < sequence);
+        if !others || sequence == 0 {
+            return Ok(None);
+        }
+        Ok(self.walk_back(sequence - 1, |other| other == subject)?.map(|found| found.0))
+    }
+
     pub fn last_sequence_of(&mut self, filter: &Filter) -> LogResult<Option<u64>> {
         if filter.is_literal() {
             return self.last_on_subject(filter.text());
@@ -479,92 +441,17 @@ impl Inner {
         let Some(bound) = bound else { return Ok(None) };
         Ok(self.walk_back(bound, |subject| filter.matches(subject))?.map(|f| f.0))
     }
-
-    fn filtered_state(&mut self, from: u64, filter: &Filter) -> LogResult<Counts> {
-        let first = self.first();
-        let from = from.max(first);
-        if self.msgs == 0 || from > self.last {
-            return Ok(Counts::default());
-        }
-        let (mut msgs, mut lowest, mut matched) = (0, u64::MAX, 0usize);
-        self.subjects.for_each_match(filter, |_, state| {
-            (msgs, lowest, matched) = (msgs + state.msgs, lowest.min(state.first), matched + 1);
-        });
-        if matched == 0 {
-            return Ok(Counts::default());
-        }
-        let everything = matched == self.subjects.len();
-        if from > first && !everything {
-            return self.count_matches(from.max(lowest), filter);
-        }
-        let Some(last) = self.last_sequence_of(filter)? else { return Ok(Counts::default()) };
-        if last < from {
-            return Ok(Counts::default());
-        }
-        let start = if everything { from } else { lowest.max(from) };
-        let limits = ReadLimits { msgs: 1, bytes: usize::MAX, filter: Some(filter), below: u64::MAX };
-        let first_match = self.first_read(start, &limits)?.unwrap_or(0);
-        if everything {
-            msgs = self.blocks.iter().map(|b| b.live_from(from)).sum();
-        }
-        Ok(Counts { msgs, first: first_match, last })
-    }
-
-    fn first_read(&mut self, from: u64, limits: &ReadLimits<'_>) -> LogResult<Option<u64>> {
-        let Some(start) = self.block_at(from) else { return Ok(None) };
-        for index in start..self.blocks.len() {
-            let batch = self.read_block(index, from, limits)?;
-            if let Some(entry) = batch.entries().first() {
-                return Ok(Some(entry.position));
-            }
-        }
-        Ok(None)
-    }
-
-    fn count_matches(&mut self, from: u64, filter: &Filter) -> LogResult<Counts> {
-        let limits = ReadLimits { msgs: usize::MAX, bytes: usize::MAX, filter: Some(filter), below: u64::MAX };
-        let mut counts = Counts::default();
-        let Some(start) = self.block_at(from) else { return Ok(counts) };
-        for index in start..self.blocks.len() {
-            let batch = self.read_block(index, from, &limits)?;
-            if let (Some(first), Some(last)) = (batch.entries().first(), batch.entries().last()) {
-                counts.msgs += batch.len() as u64;
-                counts.first = if counts.first == 0 { first.position } else { counts.first };
-                counts.last = last.position;
-            }
-        }
-        Ok(counts)
-    }
-
-    /// One pass over all blocks makes every subject's ends exact.
-    fn make_all_exact(&mut self) -> LogResult<()> {
-        let limits = ReadLimits { msgs: usize::MAX, bytes: usize::MAX, filter: None, below: u64::MAX };
-        for index in 0..self.blocks.len() {
-            let batch = self.read_block(index, 0, &limits)?;
-            for entry in batch.entries() {
-                if let Some(state) = self.subjects.get_mut(batch.bytes(entry.subject)) {
-                    if !state.first_exact {
-                        (state.first, state.first_exact) = (entry.position, true);
-                    }
-                    if !state.last_exact || state.last < entry.position {
-                        (state.last, state.last_bytes) = (entry.position, 0);
-                    }
-                }
-            }
-        }
-        self.subjects.for_each_match_mut(&Filter::all(), |_, state| state.last_exact = true);
-        Ok(())
-    }
 }
 
-/// The live, matching records of a block from a sequence on, within the limits (at least one if any).
+/// The live, matching records of a block from a sequence on, within the limits (at least one if any); and the first
+/// sequence that was not looked at.
 fn pick(
     block: &Block,
     data: &[u8],
     place: impl Fn(u64) -> Option<usize>,
     from: u64,
     limits: &ReadLimits<'_>,
-) -> Vec<View> {
+) -> (Vec<View>, u64) {
     let mut views = Vec::new();
     let mut bytes = 0usize;
     let mut memo: (&[u8], bool) = (b"", false);
@@ -578,10 +465,10 @@ fn pick(
             continue;
         }
         let Some(view) = place(here).and_then(|offset| View::parse(data, offset).ok()) else { continue };
-        if let Some(filter) = limits.filter {
+        if !limits.filters.is_empty() {
             let subject = view.subject(data);
             if subject != memo.0 || memo.0.is_empty() {
-                memo = (subject, filter.matches(subject));
+                memo = (subject, limits.filters.iter().any(|filter| filter.matches(subject)));
             }
             if !memo.1 {
                 continue;
@@ -589,9 +476,9 @@ fn pick(
         }
         bytes += view.len;
         if bytes > limits.bytes && !views.is_empty() {
-            break;
+            return (views, here);
         }
         views.push(view);
     }
-    views
+    (views, sequence)
 }

@@ -453,6 +453,7 @@ impl Inner {
             block.last = sequence.min(block.last);
             block.first = block.first.min(block.last + 1);
             block.deleted = block.deleted.iter().filter(|s| *s <= sequence).collect();
+            block.subjects = None;
             if data.len() != loaded.data.len() {
                 cut = Some((number, data));
                 self.cache.forget(number);

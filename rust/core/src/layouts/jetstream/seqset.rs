@@ -67,13 +67,23 @@ impl SeqSet {
 
     /// Forgets everything below `seq`.
     pub fn remove_below(&mut self, seq: u64) {
+        if self.count == 0 {
+            return; // front after front is taken from blocks without a hole
+        }
         let base = seq / NODE * NODE;
         let rest = self.nodes.split_off(&base);
         let gone: u32 = self.nodes.values().flat_map(|n| n.iter()).map(|b| b.count_ones()).sum();
         self.count -= gone as usize;
         self.nodes = rest;
-        for low in base..seq {
-            self.remove(low);
+        let Some(node) = self.nodes.get_mut(&base) else { return };
+        let (whole, below) = ((seq % NODE / 64) as usize, (1u64 << (seq % 64)) - 1);
+        let kept = node.iter().map(|bucket| bucket.count_ones() as usize).sum::<usize>();
+        node[..whole].fill(0);
+        node[whole] &= !below;
+        let left = node.iter().map(|bucket| bucket.count_ones() as usize).sum::<usize>();
+        self.count -= kept - left;
+        if left == 0 {
+            self.nodes.remove(&base);
         }
     }
 

@@ -1,0 +1,252 @@
+//! `admit`: which messages of a run may be stored, by a plan of checks that Python made from the configuration.
+//!
+//! The kernel walks the run message by message; each accepted one is visible to the next (as if it were stored
+//! already). What a plan cannot say ends the walk: the prefix is decided, that one message is Python's.
+
+mod headers;
+mod window;
+
+pub use headers::{Headers, value_of};
+pub use window::Window;
+
+use std::collections::HashMap;
+use std::sync::MutexGuard;
+
+use crate::batch::Entry;
+use crate::exchange::runs::{PublishRun, Verdict};
+use crate::layouts::jetstream::log::{BlockLog, Inner, LogResult};
+use crate::subjects::Filter;
+
+/// The number of a text in the plan that answers a refusal. `{}` in it stands for the value seen.
+pub type Answer = u32;
+
+/// One check, in the order in which a message meets them.
+#[derive(Debug, Clone)]
+pub enum Check {
+    /// Nothing is taken at all.
+    Closed(Answer),
+    /// Headers and payload together.
+    SizeMax(usize, Answer),
+    HeadersMax(usize, Answer),
+    /// A message with one of these headers is Python's.
+    Python(Vec<Box<[u8]>>),
+    Forbidden(Box<[u8]>, Answer),
+    ExpectedStream(Box<[u8]>, Answer),
+    ExpectedSubjectSequence(Answer),
+    ExpectedLastSequence(Answer),
+    Duplicate,
+    /// A message that names another last id is Python's.
+    ExpectedMsgId,
+    /// Stop where the store might refuse (discard new): Python asks it.
+    Room {
+        msgs: u64,
+        bytes: u64,
+    },
+}
+
+#[derive(Debug, Default, Clone)]
+pub struct Plan {
+    pub checks: Vec<Check>,
+    pub answers: Vec<Box<[u8]>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// The whole run was decided.
+    Done,
+    /// The message at `next` is for Python.
+    Python,
+}
+
+pub struct Admitted {
+    pub next: usize,
+    pub accepted: usize,
+    pub stopped: Stopped,
+}
+
+enum Fate {
+    Accept,
+    Refuse(Verdict),
+    Python,
+}
+
+pub const MSG_ID: &[u8] = b"Nats-Msg-Id";
+const EXPECTED_STREAM: &[u8] = b"Nats-Expected-Stream";
+const EXPECTED_LAST: &[u8] = b"Nats-Expected-Last-Sequence";
+const EXPECTED_SUBJECT: &[u8] = b"Nats-Expected-Last-Subject-Sequence";
+const EXPECTED_SUBJECT_OF: &[u8] = b"Nats-Expected-Last-Subject-Sequence-Subject";
+const EXPECTED_ID: &[u8] = b"Nats-Expected-Last-Msg-Id";
+
+struct State<'a> {
+    log: MutexGuard<'a, Inner>,
+    last: u64,
+    start: usize,
+    accepted: u64,
+    accepted_bytes: u64,
+    /// Accepted in this run, newest per subject; filled from the first message on that asks.
+    recent: Option<HashMap<Vec<u8>, u64>>,
+    verdicts: Vec<(u32, Verdict)>,
+}
+
+pub fn admit(
+    run: &mut PublishRun,
+    plan: &Plan,
+    window: &mut Window,
+    log: &BlockLog,
+    start: usize,
+    now_ns: i64,
+) -> LogResult<Admitted> {
+    let log = log.lock();
+    let last = log.last;
+    let mut state = State { log, last, start, accepted: 0, accepted_bytes: 0, recent: None, verdicts: Vec::new() };
+    if run.answers.is_empty() {
+        run.answers.clone_from(&plan.answers);
+    }
+    let counts_bytes = plan.checks.iter().any(|check| matches!(check, Check::Room { .. }));
+    let total = run.batch.len();
+    let mut next = start;
+    let mut stopped = Stopped::Done;
+    while next < total {
+        let entry = run.batch.entries()[next];
+        let headers =
+            if entry.headers.is_null() { Headers::default() } else { Headers::parse(run.batch.bytes(entry.headers)) };
+        match decide(run, next, &headers, plan, window, &mut state, now_ns)? {
+            Fate::Accept => {
+                state.accepted += 1;
+                let sequence = state.last + state.accepted;
+                if counts_bytes {
+                    state.accepted_bytes += size_of(&entry) as u64;
+                }
+                let id = headers.get(MSG_ID).unwrap_or(b"");
+                window.accepted(id, sequence, now_ns);
+                if let Some(recent) = &mut state.recent {
+                    recent.insert(run.batch.bytes(entry.subject).to_vec(), sequence);
+                }
+            }
+            Fate::Refuse(verdict) => state.verdicts.push((next as u32, verdict)),
+            Fate::Python => {
+                stopped = Stopped::Python;
+                break;
+            }
+        }
+        next += 1;
+    }
+    run.verdicts.append(&mut state.verdicts);
+    Ok(Admitted { next, accepted: state.accepted as usize, stopped })
+}
+
+/// What the record takes in the store.
+fn size_of(entry: &Entry) -> usize {
+    let headers = if entry.headers.is_null() { 0 } else { 4 + entry.headers.size() };
+    30 + entry.subject.size() + headers + entry.data.size()
+}
+
+fn decide(
+    run: &PublishRun,
+    at: usize,
+    headers: &Headers<'_>,
+    plan: &Plan,
+    window: &mut Window,
+    state: &mut State<'_>,
+    now_ns: i64,
+) -> LogResult<Fate> {
+    let entry = &run.batch.entries()[at];
+    let refuse = |answer: Answer, value: u64| Ok(Fate::Refuse(Verdict::Refused(answer, value)));
+    for check in &plan.checks {
+        match check {
+            Check::Closed(answer) => return refuse(*answer, 0),
+            Check::SizeMax(max, answer) => {
+                if entry.headers.size() + entry.data.size() > *max {
+                    return refuse(*answer, 0);
+                }
+            }
+            Check::Room { msgs, bytes } => {
+                let msgs_then = state.log.msgs + state.accepted + 1;
+                let bytes_then = state.log.bytes + state.accepted_bytes + size_of(entry) as u64;
+                if msgs_then > *msgs || bytes_then > *bytes {
+                    return Ok(Fate::Python);
+                }
+            }
+            _ if headers.is_empty() && !matches!(check, Check::HeadersMax(..)) => {}
+            Check::HeadersMax(max, answer) => {
+                if entry.headers.size() > *max {
+                    return refuse(*answer, 0);
+                }
+            }
+            Check::Python(names) => {
+                if names.iter().any(|name| headers.get(name).is_some()) {
+                    return Ok(Fate::Python);
+                }
+            }
+            Check::Forbidden(name, answer) => {
+                if headers.get(name).is_some() {
+                    return refuse(*answer, 0);
+                }
+            }
+            Check::ExpectedStream(name, answer) => {
+                if headers.get(EXPECTED_STREAM).is_some_and(|wanted| *wanted != **name && !wanted.is_empty()) {
+                    return refuse(*answer, 0);
+                }
+            }
+            Check::ExpectedSubjectSequence(answer) => {
+                if let Some(wanted) = headers.get(EXPECTED_SUBJECT) {
+                    if headers.get(EXPECTED_SUBJECT_OF).is_some() {
+                        return Ok(Fate::Python);
+                    }
+                    let seen = state.last_on(run, at)?;
+                    if number(wanted) != Some(seen) {
+                        return refuse(*answer, seen);
+                    }
+                } else if headers.get(EXPECTED_SUBJECT_OF).is_some() {
+                    return Ok(Fate::Python);
+                }
+            }
+            Check::ExpectedLastSequence(answer) => {
+                if let Some(wanted) = headers.get(EXPECTED_LAST) {
+                    let seen = state.last + state.accepted;
+                    if number(wanted) != Some(seen) {
+                        return refuse(*answer, seen);
+                    }
+                }
+            }
+            Check::Duplicate => {
+                if let Some(id) = headers.get(MSG_ID).filter(|id| !id.is_empty()) {
+                    if let Some(sequence) = window.find(id, now_ns) {
+                        return Ok(Fate::Refuse(Verdict::Duplicate(sequence)));
+                    }
+                }
+            }
+            Check::ExpectedMsgId => {
+                if headers.get(EXPECTED_ID).is_some_and(|wanted| wanted != window.last_id()) {
+                    return Ok(Fate::Python);
+                }
+            }
+        }
+    }
+    Ok(Fate::Accept)
+}
+
+impl State<'_> {
+    /// The newest sequence on the subject of a message, those before it in the run included; 0 for none.
+    fn last_on(&mut self, run: &PublishRun, at: usize) -> LogResult<u64> {
+        let subject_of = |at: usize| run.batch.bytes(run.batch.entries()[at].subject);
+        if self.recent.is_none() {
+            let refused = |at: &usize| self.verdicts.binary_search_by_key(&(*at as u32), |(of, _)| *of).is_ok();
+            let accepted = (self.start..at).filter(|at| !refused(at));
+            let numbered = accepted.zip(self.last + 1..);
+            self.recent = Some(numbered.map(|(at, sequence)| (subject_of(at).to_vec(), sequence)).collect());
+        }
+        if let Some(seen) = self.recent.as_ref().and_then(|recent| recent.get(subject_of(at))) {
+            return Ok(*seen);
+        }
+        Ok(self.log.last_sequence_of(&Filter::new(subject_of(at)))?.unwrap_or(0))
+    }
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii();
+    if text.is_empty() || text.len() > 20 {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}

@@ -1,0 +1,298 @@
+//! Reading by filter without loading what cannot match.
+//!
+//! ```text
+//! filters ─→ the subjects they select (tree)  ─→ lowest first, highest last: where to begin and end
+//!                                             ─→ their hashes ─→ blocks that hold none of them are passed over
+//! ```
+//! What a sealed block holds is noted when its guard is made, or when a filtered read loads it for the first time.
+
+use std::sync::Arc;
+
+use super::log::{BlockLog, Inner, LogResult};
+use super::query::ReadLimits;
+use super::record::View;
+use crate::batch::{Batch, HeaderCodec};
+use crate::subjects::Filter;
+
+/// Up to this many subjects a block counts the messages of each.
+const COUNTED_MAX: usize = 1024;
+/// Beyond, it keeps ten bits for each, up to this many words.
+const WORDS_MAX: usize = 2048;
+const BITS_EACH: usize = 10;
+/// Filters that select more subjects than this are matched message by message.
+const SUBJECTS_MAX: usize = 256;
+/// Blocks with so few matches are worth being joined to one batch.
+const FEW: usize = 64;
+
+/// The subjects of a block's messages, by hash. Removals leave it as it is: it may tell of too many.
+pub enum BlockSubjects {
+    /// (hash, messages), sorted.
+    Counted(Box<[(u64, u32)]>),
+    /// Two bits set for each.
+    Bits(Box<[u64]>),
+}
+
+impl BlockSubjects {
+    pub fn of<'a>(subjects: impl Iterator<Item = &'a [u8]>) -> BlockSubjects {
+        let mut hashes: Vec<u64> = Vec::new();
+        let mut memo: (&[u8], u64) = (b"", hash(b""));
+        for subject in subjects {
+            if subject != memo.0 {
+                memo = (subject, hash(subject));
+            }
+            hashes.push(memo.1);
+        }
+        hashes.sort_unstable();
+        let runs: Vec<(u64, u32)> = hashes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u32)).collect();
+        if runs.len() <= COUNTED_MAX {
+            return BlockSubjects::Counted(runs.into());
+        }
+        let words = (runs.len() * BITS_EACH / 64).next_power_of_two().min(WORDS_MAX);
+        let mut bits = vec![0u64; words];
+        for (hash, _) in runs {
+            for at in places(hash, words) {
+                bits[at / 64] |= 1 << (at % 64);
+            }
+        }
+        BlockSubjects::Bits(bits.into())
+    }
+
+    fn may_hold(&self, hash: u64) -> bool {
+        match self {
+            BlockSubjects::Counted(runs) => runs.binary_search_by_key(&hash, |run| run.0).is_ok(),
+            BlockSubjects::Bits(bits) => places(hash, bits.len()).iter().all(|at| bits[at / 64] >> (at % 64) & 1 == 1),
+        }
+    }
+
+    /// How many messages of these subjects were there when this was made, if it knows.
+    fn count(&self, hashes: &[u64]) -> Option<u64> {
+        let BlockSubjects::Counted(runs) = self else { return None };
+        let of = |hash: &u64| runs.binary_search_by_key(hash, |run| run.0).map_or(0, |at| u64::from(runs[at].1));
+        Some(hashes.iter().map(of).sum())
+    }
+}
+
+fn places(hash: u64, words: usize) -> [usize; 2] {
+    let mask = words * 64 - 1;
+    [hash as usize & mask, (hash >> 32) as usize & mask]
+}
+
+/// A quick 64-bit hash; nobody gains by making it collide: a block is then loaded in vain.
+fn hash(subject: &[u8]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut state = subject.len() as u64 ^ ODD;
+    for chunk in subject.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        state = (state ^ u64::from_le_bytes(word)).wrapping_mul(ODD);
+        state ^= state >> 29;
+    }
+    state = state.wrapping_mul(ODD);
+    state ^ state >> 32
+}
+
+/// What filters select at present.
+struct Wanted {
+    /// No match is below `lowest` or above `highest`.
+    lowest: u64,
+    highest: u64,
+    /// The subjects, unless there are too many.
+    hashes: Option<Vec<u64>>,
+}
+
+impl BlockLog {
+    /// Live messages from `first` on that match one of the filters, and the sequence to go on from: everything
+    /// before it was looked at. At most `loads_max` blocks are read from disk, so the batch may be empty.
+    pub fn read_matching(&self, first: u64, limits: &ReadLimits<'_>, loads_max: usize) -> LogResult<(Batch, u64)> {
+        self.lock().read_matching(first, limits, loads_max)
+    }
+
+    /// How many live messages in `[from, below)` match one of the filters (all, if there are none).
+    pub fn count_matching(&self, from: u64, below: u64, filters: &[Filter]) -> LogResult<u64> {
+        self.lock().count_matching(from, below, filters)
+    }
+
+    /// Those of the sequences that still have a message.
+    pub fn live_among(&self, sequences: &[u64]) -> Vec<u64> {
+        let inner = self.lock();
+        let live = |seq: &u64| inner.block_at(*seq).is_some_and(|index| inner.blocks[index].is_live(*seq));
+        sequences.iter().copied().filter(live).collect()
+    }
+
+    /// Notes what a sealed block holds.
+    pub fn note_subjects(&self, number: u64, data: &[u8]) {
+        let subjects = subjects_of(data);
+        let mut inner = self.lock();
+        let writing = inner.writer.as_ref().is_some_and(|writer| writer.number == number);
+        if let (false, Ok(index)) = (writing, inner.index_of(number)) {
+            inner.blocks[index].set_subjects(subjects);
+        }
+    }
+}
+
+/// Every record counts, dead ones too: an upper bound, until the block's live messages say better.
+fn subjects_of(data: &[u8]) -> BlockSubjects {
+    let mut at = 0;
+    BlockSubjects::of(std::iter::from_fn(|| {
+        let view = View::parse(data, at).ok()?;
+        at = view.end();
+        Some(view.subject(data))
+    }))
+}
+
+impl super::block::Block {
+    fn set_subjects(&mut self, subjects: BlockSubjects) {
+        self.subjects = Some(Arc::new(subjects));
+    }
+}
+
+impl Inner {
+    fn is_writing(&self, index: usize) -> bool {
+        self.writer.as_ref().is_some_and(|writer| writer.number == self.blocks[index].number)
+    }
+
+    fn wanted(&self, filters: &[Filter]) -> Wanted {
+        let mut wanted = Wanted { lowest: 0, highest: u64::MAX, hashes: None };
+        if filters.is_empty() || filters.iter().any(Filter::takes_all) {
+            return wanted;
+        }
+        let (mut lowest, mut highest, mut hashes) = (u64::MAX, 0, Vec::new());
+        for filter in filters {
+            self.subjects.for_each_match_while(filter, |subject, state| {
+                (lowest, highest) = (lowest.min(state.first), highest.max(state.last));
+                hashes.push(hash(subject));
+                hashes.len() <= SUBJECTS_MAX
+            });
+            if hashes.len() > SUBJECTS_MAX {
+                return wanted;
+            }
+        }
+        (wanted.lowest, wanted.highest, wanted.hashes) = (lowest, highest, Some(hashes));
+        wanted
+    }
+
+    /// Whether the block need not be looked into.
+    fn can_skip(&self, index: usize, wanted: &Wanted) -> bool {
+        let (Some(subjects), Some(hashes)) = (&self.blocks[index].subjects, &wanted.hashes) else { return false };
+        !self.is_writing(index) && !hashes.iter().any(|hash| subjects.may_hold(*hash))
+    }
+
+    fn must_load(&self, index: usize) -> bool {
+        let number = self.blocks[index].number;
+        !self.is_writing(index) && !self.cache.blocks.iter().any(|(cached, _)| *cached == number)
+    }
+
+    pub fn read_matching(&mut self, first: u64, limits: &ReadLimits<'_>, loads_max: usize) -> LogResult<(Batch, u64)> {
+        let wanted = self.wanted(limits.filters);
+        let end = limits.below.min(self.last + 1);
+        let (mut at, mut loads, mut found) = (first.max(wanted.lowest.min(end)), 0, Vec::<Batch>::new());
+        let (mut msgs, mut bytes) = (limits.msgs, limits.bytes);
+        while at < end {
+            let Some(index) = self.block_at(at).filter(|_| at <= wanted.highest) else {
+                at = end;
+                break;
+            };
+            let after = self.blocks[index].last + 1;
+            if self.blocks[index].msgs > 0 && !self.can_skip(index, &wanted) {
+                loads += usize::from(self.must_load(index));
+                if loads > loads_max {
+                    break;
+                }
+                let here = ReadLimits { msgs, bytes, filters: limits.filters, below: limits.below };
+                let (batch, next) = self.read_block(index, at, &here)?;
+                self.learn_subjects(index, limits.filters)?;
+                (msgs, bytes) = (msgs - batch.len(), bytes.saturating_sub(batch.payload_bytes() as usize));
+                let enough = msgs == 0 || bytes == 0 || next < after.min(end) || batch.len() > FEW;
+                if !batch.is_empty() {
+                    found.push(batch);
+                }
+                at = next;
+                if enough {
+                    break;
+                }
+            }
+            // Blocks that cover nothing share their neighbour's last sequence: step over them.
+            at = at.max(after);
+            if self.block_at(at).is_some_and(|next| next <= index) {
+                at = end;
+            }
+        }
+        let batch = match found.len() {
+            0 => Batch::empty(HeaderCodec::Nats),
+            1 => found.remove(0),
+            _ => Batch::concat(&found).map_err(|error| super::log::LogError::Unsound(error.to_string()))?,
+        };
+        Ok((batch, at.min(end).max(first)))
+    }
+
+    /// A filtered read had the block in its hands: remember what it holds.
+    fn learn_subjects(&mut self, index: usize, filters: &[Filter]) -> LogResult<()> {
+        if !filters.is_empty() && self.blocks[index].subjects.is_none() && !self.is_writing(index) {
+            let loaded = self.loaded(index)?;
+            self.blocks[index].set_subjects(subjects_of(&loaded.data));
+        }
+        Ok(())
+    }
+
+    pub fn count_matching(&mut self, from: u64, below: u64, filters: &[Filter]) -> LogResult<u64> {
+        let (from, end) = (from.max(self.first()), below.min(self.last + 1));
+        if from >= end || self.msgs == 0 {
+            return Ok(0);
+        }
+        if filters.is_empty() || filters.iter().any(Filter::takes_all) {
+            let upto = |seq: u64| self.blocks.iter().map(|block| block.live_from(seq)).sum::<u64>();
+            return Ok(upto(from) - upto(end));
+        }
+        let to_the_end = end == self.last + 1;
+        // For the last few messages a look at each is quicker than one at each subject.
+        if to_the_end && end - from > SUBJECTS_MAX as u64 {
+            if let Some(count) = self.count_by_subject(from, filters) {
+                return Ok(count);
+            }
+        }
+        self.count_by_block(from, end, filters)
+    }
+
+    /// From what is known of the subjects, unless one has messages on both sides of `from`.
+    fn count_by_subject(&self, from: u64, filters: &[Filter]) -> Option<u64> {
+        let (mut count, mut both_sides) = (0, false);
+        for (at, filter) in filters.iter().enumerate() {
+            self.subjects.for_each_match_while(filter, |subject, state| {
+                if filters[..at].iter().any(|earlier| earlier.matches(subject)) {
+                    return true;
+                }
+                if state.first >= from {
+                    count += state.msgs;
+                } else if state.last >= from {
+                    both_sides = true;
+                }
+                !both_sides
+            });
+        }
+        (!both_sides).then_some(count)
+    }
+
+    fn count_by_block(&mut self, from: u64, end: u64, filters: &[Filter]) -> LogResult<u64> {
+        let wanted = self.wanted(filters);
+        let (mut count, mut at) = (0, from.max(wanted.lowest.min(end)));
+        while let Some(index) = self.block_at(at).filter(|_| at < end && at <= wanted.highest) {
+            let block = &self.blocks[index];
+            let after = block.last + 1;
+            let whole = at <= block.first && after <= end && block.is_whole() && !self.is_writing(index);
+            let known = block.subjects.as_ref().filter(|_| whole);
+            if let Some(known) = known.zip(wanted.hashes.as_ref()).and_then(|(subjects, hashes)| subjects.count(hashes))
+            {
+                count += known;
+            } else if block.msgs > 0 && !self.can_skip(index, &wanted) {
+                let limits = ReadLimits { msgs: usize::MAX, bytes: usize::MAX, filters, below: end };
+                count += self.read_block(index, at, &limits)?.0.len() as u64;
+                self.learn_subjects(index, filters)?;
+            }
+            at = after;
+            if self.block_at(at).is_some_and(|next| next <= index) {
+                break;
+            }
+        }
+        Ok(count)
+    }
+}
