@@ -72,6 +72,6 @@ def format_time_ns(time_ns: int | None) -> str:
     if time_ns is None:
         return "0001-01-01T00:00:00Z"
     seconds, nanos = divmod(time_ns, 1_000_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
     fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
     return f"{moment}{fraction}Z"

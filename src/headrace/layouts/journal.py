@@ -12,8 +12,11 @@ say up to where it has taken the journal in. `oldest` is the first generation th
     torn tail    7 (oldest 7), 8 (oldest 7)      replay 7, then 8: a torn file is never cut or appended to
     checkpoint   8 (oldest 8), then 7 is removed replay 8; a 7 that a crash left behind is not read
 
-Appending buffers in memory. `commit` writes the buffer once and syncs; callers in other threads share
-that sync. A failed write may be tried again (the same bytes at the same place); a failed sync poisons.
+    rotated      8 (oldest 7), then 7 is removed replay 7 while it is there; 8 goes on behind it
+
+Appending buffers in memory, `write` hands the buffer to the operating system, `commit` syncs as well; callers
+in other threads share that sync. A failed write may be tried again (the same bytes at the same place); a
+failed sync poisons. `rotate` and `drop_older` make a checkpoint beside which others go on appending.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ class Journal:
         self._offset = 0
         self._buffer: list[bytes] = []
         self._appended = self._durable = 0
-        self._leading = False
+        self._leading = self._rotating = False
         self._failure: BaseException | None = None
         self.damage: list[Damage] = []
 
@@ -134,6 +137,12 @@ class Journal:
             self._appended += 1
             return self._appended
 
+    def write(self) -> None:
+        """Hand what was noted to the operating system: it outlives the process, not yet a power cut."""
+        with self._turn:
+            self.check()
+            self._write_buffer()
+
     def commit(self, position: int | None = None) -> None:
         """Return once everything up to `position` (default: all so far) is on disk."""
         with self._turn:
@@ -145,16 +154,35 @@ class Journal:
                 self._turn.wait()
             else:
                 return
+            self._write_buffer()
             self._leading = True
-            frames, target, file = self._buffer, self._appended, self._file
-            self._buffer = []
+            target, file = self._appended, self._file
+        assert file is not None
+        self._lead(file, target)
+
+    def rotate(self) -> None:
+        """Begin a new file for what is appended from now on. The older ones stay needed until `drop_older`."""
+        with self._turn:
+            while self._leading:
+                self._turn.wait()
+            self.check()
+            self._write_buffer()
+            self._leading = self._rotating = True
+            target, file = self._appended, self._file
         assert file is not None
         try:
-            self._write(file, frames, target)
+            self._sync(file, target)
+            self._new_generation(keep_older=True, position=target)
         finally:
             with self._turn:
-                self._leading = False
+                self._leading = self._rotating = False
                 self._turn.notify_all()
+
+    def drop_older(self) -> None:
+        """Everything in older files is durable elsewhere by now: they go."""
+        with self._turn:
+            self._oldest = self._generation
+            self._remove([g for g in self._generations() if g < self._generation])
 
     def checkpoint(self, save: Callable[[], None]) -> None:
         """`save` makes everything appended so far durable elsewhere; then a new generation begins.
@@ -180,14 +208,26 @@ class Journal:
             if remove:
                 self._remove(self._generations())
 
-    def _write(self, file: DiskFile, frames: list[bytes], target: int) -> None:
-        data = b"".join(frames)
+    def _write_buffer(self) -> None:
+        """Under the lock. While files are changed nothing is written: it belongs into the new one."""
+        if not self._buffer or self._rotating or self._file is None:
+            return
+        data = b"".join(self._buffer)
+        self._file.write_at(
+            self._offset, data
+        )  # a failure leaves all as it was: the next try writes it again
+        self._buffer, self._offset = [], self._offset + len(data)
+
+    def _lead(self, file: DiskFile, target: int) -> None:
+        """Sync for all who wait."""
         try:
-            file.write_at(self._offset, data)
-        except BaseException:
-            with self._turn:  # nothing of it was promised: the next try writes the same place again
-                self._buffer = frames + self._buffer
-            raise
+            self._sync(file, target)
+        finally:
+            with self._turn:
+                self._leading = False
+                self._turn.notify_all()
+
+    def _sync(self, file: DiskFile, target: int) -> None:
         try:
             file.sync_data()
         except BaseException as error:
@@ -195,13 +235,12 @@ class Journal:
                 self._failure = error
             raise StorePoisoned(self._poisoned()) from error
         with self._turn:
-            self._offset += len(data)
-            self._durable = target
+            self._durable = max(self._durable, target)
 
-    def _new_generation(self, *, keep_older: bool) -> None:
+    def _new_generation(self, *, keep_older: bool, position: int | None = None) -> None:
         generation = max([self._generation, *self._generations()]) + 1
         oldest = self._oldest if keep_older else generation
-        head = _HEAD.pack(MAGIC, generation, oldest, self._appended)
+        head = _HEAD.pack(MAGIC, generation, oldest, self._appended if position is None else position)
         for made in self._disk.create_dir_all(self._directory):
             above, slash, _ = made.rpartition("/")
             self._disk.sync_dir(above or slash or ".")

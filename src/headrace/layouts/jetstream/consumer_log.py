@@ -6,6 +6,7 @@
                             | uvarint p, p x (uvarint seq, uvarint consumer seq, varint time ns)
                             | uvarint r, r x (uvarint seq, uvarint redeliveries)
     kind 4 created     name             what an earlier consumer of that name wrote is void
+    kind 5 changes     name | what a ledger gives: many deliveries and acks as runs (rust/core ledger/changes.rs)
     name = uvarint length | UTF-8
 
 Times keep their nanoseconds here; the checkpoint in o.dat has whole seconds.
@@ -18,6 +19,7 @@ from enum import IntEnum
 
 from headrace.errors import BadInput, Damaged, MessageNotFound
 from headrace.layouts.base import ConsumerState, Pending, SequencePair
+from headrace.layouts.jetstream._kernels import Ledger
 from headrace.layouts.jetstream.consumer_moves import (
     Rules,
     apply_acks,
@@ -39,26 +41,30 @@ class Kind(IntEnum):
     ACKED = 2
     STATE = 3
     CREATED = 4
+    CHANGES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One decoded record. `numbers` are the fields behind the name, for kinds 1 and 2."""
+    """One decoded record. `numbers` are the fields behind the name, for kinds 1 and 2; `run` is a ledger's."""
 
     kind: Kind
     name: str
     numbers: tuple[int, ...] = ()
     state: ConsumerState | None = None
+    run: bytes = b""
 
     @property
     def stream_seq(self) -> int:
         """The highest stream sequence that this record proves to have existed."""
         if self.state is not None:
             return self.state.delivered.stream
+        if self.run:
+            return Ledger.highest_sent(self.run)
         return self.numbers[1] if self.numbers else 0
 
     def replay(self, state: ConsumerState, rules: Rules) -> None:
-        """Apply to a state as it was done before; what is refused now was old news then."""
+        """Apply to a state as it was done before; what is refused now was old news then. Kind 5 is a ledger's."""
         try:
             if self.kind is Kind.DELIVERED:
                 apply_delivered(state, rules, *self.numbers)
@@ -83,6 +89,10 @@ def acked_payload(name: str, consumer_seq: int, stream_seq: int) -> bytes:
     put_uvarint(out, consumer_seq)
     put_uvarint(out, stream_seq)
     return bytes(out)
+
+
+def changes_payload(name: str, run: bytes) -> bytes:
+    return bytes(_named(name)) + run
 
 
 def created_payload(name: str) -> bytes:
@@ -122,6 +132,8 @@ def _decode_change(kind: Kind, payload: bytes) -> Change:
         return Change(kind, name)
     if kind is Kind.STATE:
         return Change(kind, name, state=_decode_state(payload, offset))
+    if kind is Kind.CHANGES:
+        return Change(kind, name, run=payload[offset:])
     numbers: list[int] = []
     for _ in range(3 if kind is Kind.DELIVERED else 2):
         value, offset = get_uvarint(payload, offset)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.errors import Damaged
+from headrace.errors import BadInput, Damaged
 from headrace.layouts.base import ConsumerState, Damage
-from headrace.layouts.jetstream._kernels import Disk
+from headrace.layouts.jetstream._kernels import Disk, Ledger
 from headrace.layouts.jetstream.bits import single_bit_repair
 from headrace.layouts.jetstream.config import ConsumerConfig
 from headrace.layouts.jetstream.config_json import decode_consumer_meta
+from headrace.layouts.jetstream.consumer_ledger import ledger_of, state_of
 from headrace.layouts.jetstream.consumer_log import Change, Kind, decode_change
 from headrace.layouts.jetstream.consumer_moves import Rules
 from headrace.layouts.jetstream.consumer_state import (
@@ -75,7 +76,8 @@ def recover_consumers(
             _read_state(disk, stream_dir, stream, consumer, changes.get(name, []), secret, found)
             found.consumers.append(consumer)
             found.journal_position = max(found.journal_position, consumer.journal_position)
-            found.max_stream_seq = max(found.max_stream_seq, consumer.state.delivered.stream)
+            if consumer.state.delivered.consumer:  # else its start may lie beyond the end
+                found.max_stream_seq = max(found.max_stream_seq, consumer.state.delivered.stream)
     return found
 
 
@@ -156,8 +158,27 @@ def _read_state(
         # A consumer that never delivered may have no o.dat; one with zeros would tell a real server
         # that the deliver policy was applied already.
         consumer.current = not data and not behind
-    for change in behind:
-        change.replay(consumer.state, rules)
+    _replay(consumer, behind, rules, file, found)
+
+
+def _replay(consumer: FoundConsumer, changes: list[Change], rules: Rules, file: str, found: Recovery) -> None:
+    """Do again what the journal tells; a ledger is kept as long as one record after the other is its own."""
+    ledger: Ledger | None = None
+    for change in changes:
+        if change.kind is not Kind.CHANGES:
+            if ledger is not None:
+                consumer.state, ledger = state_of(ledger), None
+            change.replay(consumer.state, rules)
+            continue
+        ledger = ledger or ledger_of(consumer.config, consumer.state)
+        try:
+            ledger.replay(change.run)
+        except BadInput as error:
+            detail = f"a journal record does not continue this state ({error}); the rest was not used"
+            found.damage.append(Damage(file, 0, 0, "bad-record", detail))
+            break
+    if ledger is not None:
+        consumer.state = state_of(ledger)
 
 
 def _note_foreign(

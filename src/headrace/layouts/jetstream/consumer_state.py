@@ -79,8 +79,13 @@ def encode_state(state: ConsumerState, key_text: str, journal_position: int = 0)
     for seq, count in sorted(state.redelivered.items()):
         put_uvarint(out, (seq - floor.stream) & MASK64)
         put_uvarint(out, count)
-    out += MARK + journal_position.to_bytes(POSITION_BYTES, "little")
-    return bytes(out) + _kernels.highway_hash(hash_key(key_text), bytes(out))
+    return seal_state(bytes(out), key_text, journal_position)
+
+
+def seal_state(fields: bytes, key_text: str, journal_position: int) -> bytes:
+    """The fields with our trailer behind them."""
+    data = fields + MARK + journal_position.to_bytes(POSITION_BYTES, "little")
+    return data + _kernels.highway_hash(hash_key(key_text), data)
 
 
 def trailer_agrees(data: bytes, key_text: str) -> bool:

@@ -5,36 +5,23 @@
     <stream>/headrace/{new,gone}/<name>               a consumer being made or removed: one rename decides
     <stream>/headrace/damaged/                        files that could not be relied on, kept
 
-A change is durable after `commit` (what a double ack waits for). `tick` writes o.dat for what changed, at
-most once a second; `stop` does it for all and leaves no journal. Opening for writing first folds the
-journal into the o.dat files, so that any server that takes the directory later sees everything.
+A change is durable after `commit` (what a double ack waits for). A consumer with a ledger (consumer_store.py) notes
+its changes there: `flush` writes them into the journal, many as one record. `tick` writes o.dat for what changed,
+at most once a second, and holds up nobody meanwhile; `stop` does it for all and leaves no journal. Opening for
+writing first folds the journal into the o.dat files, so that any server that takes the directory later sees
+everything.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
-from headrace.errors import AlreadyExists, BadInput, NotFound, ReadOnly, StoreClosed
-from headrace.layouts.base import ConsumerState, ConsumerStore, Cursors, Damage, SequencePair
+from headrace.errors import AlreadyExists, NotFound, ReadOnly, StoreClosed
+from headrace.layouts.base import ConsumerState, Cursors, Damage, SequencePair
 from headrace.layouts.jetstream._kernels import Disk
 from headrace.layouts.jetstream.config import ConsumerConfig
 from headrace.layouts.jetstream.config_json import encode_consumer_meta
-from headrace.layouts.jetstream.consumer_log import (
-    Kind,
-    acked_payload,
-    created_payload,
-    delivered_payload,
-    state_payload,
-)
-from headrace.layouts.jetstream.consumer_moves import (
-    Rules,
-    apply_acks,
-    apply_delivered,
-    apply_update,
-    copy_state,
-    replace_state,
-)
+from headrace.layouts.jetstream.consumer_log import Kind, created_payload
 from headrace.layouts.jetstream.consumer_recovery import (
     CONSUMERS_DIR,
     FoundConsumer,
@@ -42,6 +29,7 @@ from headrace.layouts.jetstream.consumer_recovery import (
     recover_consumers,
 )
 from headrace.layouts.jetstream.consumer_state import STATE_FILE, encode_state
+from headrace.layouts.jetstream.consumer_store import FileConsumerStore
 from headrace.layouts.jetstream.meta import finish_meta, write_meta
 from headrace.layouts.jetstream.names import check_name
 from headrace.layouts.jetstream.paths import DAMAGED, SIDE, make_dirs
@@ -49,6 +37,9 @@ from headrace.layouts.jetstream.sealed import StoreKey, is_sealed
 from headrace.layouts.journal import SUFFIX, Journal
 
 CHECKPOINT_EVERY_NS = 1_000_000_000
+# A large o.dat is written less often: the journal has everything all the same.
+LARGE_STATE_BYTES = 256 << 10
+CHECKPOINT_LARGE_EVERY_NS = 10 * CHECKPOINT_EVERY_NS
 JOURNAL_BYTES_MAX = 4 << 20
 
 
@@ -67,7 +58,7 @@ class Consumers(Cursors):
         if writable and is_sealed(disk, stream_dir):
             raise ReadOnly(f"{stream_dir} is encrypted: encrypted stores are read, not written")
         self.stream, self._disk, self._dir, self._writable = stream, disk, stream_dir, writable
-        self._lock = threading.RLock()
+        self._lock, self._saving = threading.RLock(), threading.Lock()
         self._closed = self._journal_open = False
         self._last_checkpoint_ns: int | None = None
         self._journal = Journal(disk, f"{stream_dir}/{SIDE}", "consumers")
@@ -106,9 +97,13 @@ class Consumers(Cursors):
         return list(self._damage)
 
     def max_stream_seq(self) -> int:
-        """The highest stream sequence that any consumer has seen: evidence for the next one."""
+        """The highest stream sequence that any consumer has seen: evidence for the next one.
+
+        One that was given nothing yet has seen nothing: its start may lie beyond the end.
+        """
         with self._lock:
-            return max([self._evidence, *(store.delivered.stream for store in self._stores.values())])
+            delivered = [store.delivered for store in self._stores.values()]
+            return max([self._evidence, *(each.stream for each in delivered if each.consumer)])
 
     def doubtful(self) -> list[str]:
         """Consumers whose o.dat was not sound: their floor must not be used to delete messages."""
@@ -156,13 +151,16 @@ class Consumers(Cursors):
             self._disk.rename(staged, target)
             self._disk.sync_dir(f"{self._dir}/{CONSUMERS_DIR}")
             store = self._stores[name] = FileConsumerStore(self, found)
+            store.fresh = True
             return store
 
     def delete(self, name: str) -> None:
         """Remove a consumer with its files; it does not come back after a crash."""
         with self._lock:
             self._check_writable()
-            self.get(name).close()
+            store = self.get(name)
+        with store.saving, self._lock:
+            store.close()
             gone = f"{self._dir}/{SIDE}/gone"
             make_dirs(self._disk, gone)
             if self._disk.entry(f"{gone}/{name}") is not None:
@@ -174,47 +172,74 @@ class Consumers(Cursors):
 
     # Durability
 
-    def commit(self) -> None:
-        """Return once every change so far is on disk. Threads that wait share one sync."""
+    def flush(self) -> None:
+        """What ledgers noted into the journal, and the journal to the operating system."""
+        with self._lock:
+            self._flush_ledgers()
+            if self._journal_open:
+                self._journal.write()
+
+    def mark(self) -> int:
+        """A mark for `commit`: everything up to now."""
+        with self._lock:
+            self._flush_ledgers()
+            return self._position
+
+    def commit(self, mark: int | None = None) -> None:
+        """Return once every change up to the mark (default: all so far) is on disk. Threads share one sync."""
+        target = self.mark() if mark is None else mark
         if self._journal_open:
-            self._journal.commit()
+            self._journal.commit(target)
 
     def tick(self, now_ns: int) -> bool:
         """Write o.dat for what changed, if the last time is a second ago. True if it did."""
         with self._lock:
             last = self._last_checkpoint_ns
             due = last is None or not 0 <= now_ns - last < CHECKPOINT_EVERY_NS
-            if self._closed or not due or not any(s.dirty for s in self._stores.values()):
+            if self._closed or not due or not any(s.unsaved for s in self._stores.values()):
                 return False
             self._last_checkpoint_ns = now_ns
-            self.checkpoint()
-            return True
+        self.checkpoint(now_ns)
+        return True
 
-    def checkpoint(self) -> None:
-        """Write o.dat for what changed; begin a new journal when this one has grown large."""
-        with self._lock:
-            self._check_writable()
-            if self._journal_open and self._journal.size > JOURNAL_BYTES_MAX:
-                self._journal.checkpoint(self._save_dirty)
-            else:
-                self._save_dirty()
+    def checkpoint(self, now_ns: int | None = None) -> None:
+        """Write o.dat for what changed; begin a new journal when this one has grown large.
+
+        With a time, large states that were written a moment ago wait, unless the journal is to go.
+        """
+        with self._saving:
+            with self._lock:
+                self._check_writable()
+                full = self._journal_open and self._journal.size > JOURNAL_BYTES_MAX
+            if full:
+                self._journal.rotate()
+            self._save(None if full else now_ns, now_ns)
+            if full:
+                self._journal.drop_older()
 
     def stop(self) -> None:
         """Clean stop: every o.dat written, no journal left."""
-        with self._lock:
+        with self._saving:
             if self._closed:
                 return
-            self._closed = True
             if self._writable:
                 self.commit()
-                self._save_dirty()
-                self._journal.close(remove=True)
+                self._save(None)
+            with self._lock:
+                self._closed = True
+                if self._writable:
+                    self._journal.close(remove=True)
 
     # For FileConsumerStore
 
     @property
     def lock(self) -> threading.RLock:
         return self._lock
+
+    @property
+    def position(self) -> int:
+        """Of the last record in the journal."""
+        return self._position
 
     def directory_of(self, name: str) -> str:
         return f"{self._dir}/{CONSUMERS_DIR}/{name}"
@@ -246,14 +271,41 @@ class Consumers(Cursors):
 
     def save_state(self, store: FileConsumerStore) -> None:
         """Write one o.dat."""
-        data = encode_state(store.borrowed_state, f"{self.stream}/{store.name}", self._position)
-        self._disk.replace_file(f"{self.directory_of(store.name)}/{STATE_FILE}", data)
-        store.dirty = False
+        with store.saving:
+            with self._lock:
+                data = store.checkpoint(f"{self.stream}/{store.name}")
+            self._write_state(store, data)
 
-    def _save_dirty(self) -> None:
+    def _write_state(self, store: FileConsumerStore, data: bytes) -> None:
+        try:
+            self._disk.replace_file(f"{self.directory_of(store.name)}/{STATE_FILE}", data)
+        except BaseException:
+            store.dirty = True
+            raise
+
+    def _save(self, now_ns: int | None, saved_ns: int | None = None) -> None:
+        """Every o.dat that is behind. Nobody waits for the disk but who deletes that very consumer."""
+        for store in list(self._stores.values()):
+            with store.saving:
+                with self._lock:
+                    if (
+                        self._stores.get(store.name) is not store
+                        or not store.unsaved
+                        or self._wait(store, now_ns)
+                    ):
+                        continue
+                    data = store.checkpoint(f"{self.stream}/{store.name}")
+                self._write_state(store, data)
+                store.saved_ns, store.saved_bytes = saved_ns, len(data)
+
+    def _wait(self, store: FileConsumerStore, now_ns: int | None) -> bool:
+        if now_ns is None or store.saved_ns is None or store.saved_bytes < LARGE_STATE_BYTES:
+            return False
+        return 0 <= now_ns - store.saved_ns < CHECKPOINT_LARGE_EVERY_NS
+
+    def _flush_ledgers(self) -> None:
         for store in self._stores.values():
-            if store.dirty:
-                self.save_state(store)
+            store.flush()
 
     def _check_writable(self) -> None:
         if self._closed:
@@ -276,7 +328,7 @@ class Consumers(Cursors):
         for damage in self._damage:
             if damage.file.endswith((STATE_FILE, SUFFIX)) and damage.kind not in ("repaired", "index"):
                 self._keep(damage.file)
-        self._save_dirty()
+        self._save(None)
         self._journal.close(remove=True)
 
     def _keep(self, file: str) -> None:
@@ -288,101 +340,3 @@ class Consumers(Cursors):
             taken = {each for each, _, _ in self._disk.list(kept)}
             free = next(n for n in range(len(taken) + 1) if f"{name}.{n}" not in taken)
             self._disk.replace_file(f"{kept}/{name}.{free}", self._disk.read(file))
-
-
-class FileConsumerStore(ConsumerStore):
-    """One consumer's durable state. Made by `Consumers`."""
-
-    def __init__(self, owner: Consumers, found: FoundConsumer) -> None:
-        self.name, self.config, self.created_ns = found.name, found.config, found.created_ns
-        self.doubtful, self.dirty = found.doubtful, not found.current
-        self._owner, self._state, self._rules = owner, found.state, Rules.of(found.config)
-        self._closed = False
-
-    @property
-    def delivered(self) -> SequencePair:
-        return self._state.delivered
-
-    @property
-    def borrowed_state(self) -> ConsumerState:
-        """The state itself, not a copy: read it under the owner's lock."""
-        return self._state
-
-    def state(self) -> ConsumerState:
-        """A copy of the present state."""
-        with self._owner.lock:
-            return copy_state(self._state)
-
-    def update_delivered(self, consumer_seq: int, stream_seq: int, count: int, time_ns: int) -> None:
-        """A delivery; `count` is 1 for the first one. At or below the floor it changes nothing."""
-        with self._owner.lock:
-            self._check()
-            if apply_delivered(self._state, self._rules, consumer_seq, stream_seq, count, time_ns):
-                payload = delivered_payload(self.name, consumer_seq, stream_seq, count, time_ns)
-                self._note(Kind.DELIVERED, payload)
-
-    def update_acks(self, consumer_seq: int, stream_seq: int) -> None:
-        """An ack. At or below the floor it changes nothing; MessageNotFound if not pending."""
-        with self._owner.lock:
-            self._check()
-            if apply_acks(self._state, self._rules, consumer_seq, stream_seq):
-                self._note(Kind.ACKED, acked_payload(self.name, consumer_seq, stream_seq))
-
-    def update(self, state: ConsumerState) -> None:
-        """Replace the whole state; BadInput when it contradicts itself or goes backwards."""
-        with self._owner.lock:
-            self._check()
-            apply_update(self._state, state)
-            self._note(Kind.STATE, state_payload(self.name, self._state))
-
-    def reset(self, stream_seq: int) -> None:
-        """Begin anew behind `stream_seq`: nothing delivered, nothing pending."""
-        with self._owner.lock:
-            self._check()
-            start = SequencePair(0, stream_seq)
-            replace_state(self._state, ConsumerState(start, start))
-            self._note(Kind.STATE, state_payload(self.name, self._state))
-
-    def update_config(self, config: Any) -> None:
-        """Save another configuration; it is on disk when this returns."""
-        if not isinstance(config, ConsumerConfig):
-            raise BadInput(f"a ConsumerConfig is needed, not {type(config).__name__}")
-        config.validate()
-        with self._owner.lock:
-            self._check()
-            before = self.config
-            self.config = config
-            try:
-                self._owner.save_config(self)
-            except BaseException:
-                self.config = before
-                raise
-            self._rules = Rules.of(config)
-
-    def commit(self) -> None:
-        """Return once everything said so far is on disk."""
-        self._owner.commit()
-
-    def stop(self) -> None:
-        """Write o.dat and take no more changes."""
-        with self._owner.lock:
-            if not self._closed and self.dirty:
-                self._owner.save_state(self)
-            self._closed = True
-
-    def delete(self) -> None:
-        """Remove the consumer with its files."""
-        self._owner.delete(self.name)
-
-    def close(self) -> None:
-        """Take no more changes."""
-        self._closed = True
-
-    def _note(self, kind: Kind, payload: bytes) -> None:
-        self.dirty = True
-        self._owner.note(kind, payload)
-
-    def _check(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"consumer {self.name!r} is closed")
-        self._owner.prepare()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,7 +40,7 @@ from headrace.layouts.base import (
     Ticket,
 )
 from headrace.layouts.jetstream import removal, snapshot, upkeep
-from headrace.layouts.jetstream._kernels import Batch, BlockLog, Disk
+from headrace.layouts.jetstream._kernels import Batch, BlockLog, Disk, js_scan_block
 from headrace.layouts.jetstream.admission import refuse_what_does_not_fit
 from headrace.layouts.jetstream.config import StreamConfig, block_size
 from headrace.layouts.jetstream.config_json import encode_stream_meta
@@ -92,6 +92,10 @@ class FileStreamStore(StreamStore):
         self.scrubber = Scrubber(self)
         self._damage = opened.damage
         self._handler: StorageUpdate | None = None
+        self.trimmed = 0
+        """Messages that the limit per subject took, wherever they were, since the store was opened."""
+        self.before_unlink: Callable[[], None] | None = None
+        """Called before files of messages go: what somebody needs of them must be saved first."""
 
     # Writing
 
@@ -129,6 +133,7 @@ class FileStreamStore(StreamStore):
                 self._take_back(first, next_seq)
                 raise
         self.dirty = True
+        self.trimmed += trimmed
         out, out_bytes = self.apply_front_limits()
         if trimmed or out:
             upkeep.bury_dead(self)
@@ -205,6 +210,11 @@ class FileStreamStore(StreamStore):
         block = self.log.newest()
         self.sidecar.publish_mark(block[0], block[1], last)
 
+    @property
+    def poisoned(self) -> bool:
+        """A sync or a change of several files failed: nothing is acknowledged until `heal` or opening again."""
+        return self._half_done is not None or self.log.poisoned()
+
     def heal(self) -> None:
         """After a failed sync: write what is in doubt again, into a new block, and go on."""
         with self.lock:
@@ -260,6 +270,11 @@ class FileStreamStore(StreamStore):
         self._check_open()
         below = self.log.durable()[1] + 1 if durable_only else None
         return self.log.read(first, max_msgs, max_bytes, filter, below)
+
+    def records_of(self, number: int) -> Batch:
+        """Every sound record of a block, removed messages included."""
+        path = f"{self.msgs_dir}/{number}.blk"
+        return js_scan_block(self.disk, path, self.name, number, cipher=self.log.cipher_of(number)).batch
 
     def load_msg(self, seq: int) -> Record:
         """One message. MessageNotFound if removed, EndOfStream beyond the last."""
@@ -479,9 +494,12 @@ class FileStreamStore(StreamStore):
 
     def tick(self, now_ns: int | None = None) -> None:
         """What time brings: expiry, interval syncs, checkpoints. Called by the volume."""
+        now: int = now_ns if now_ns is not None else self.clock()
+        if not self._closed and not self.read_only:
+            self.consumers.tick(now)  # it writes files: nobody who appends should wait for that
         with self.lock:
             if not self._closed and not self.read_only:
-                upkeep.tick(self, now_ns if now_ns is not None else self.clock())
+                upkeep.tick(self, now)
 
     def check_writable(self) -> None:
         """Raise unless the store may be changed now."""

@@ -99,6 +99,10 @@ def unlink_dead(store: FileStreamStore) -> None:
     free = store.type() == "memory"
     ready = [dead for dead in store.dead if free or dead.mark <= durable]
     store.dead = [dead for dead in store.dead if dead not in ready]
+    if ready and store.before_unlink is not None:
+        store.before_unlink()
+    if ready and not free:
+        store.consumers.commit()  # the acks that let the messages go
     unlink(store, sorted(ready, key=lambda dead: dead.number))
 
 
@@ -161,7 +165,6 @@ def tick(store: FileStreamStore, now_ns: int) -> None:
     """One turn of upkeep."""
     if expire(store, now_ns):
         bury_dead(store)
-    store.consumers.tick(now_ns)
     if store.type() == "memory":
         return
     store.sidecar.keep_reserve()

@@ -134,6 +134,14 @@ class JetStreamVolume(Volume):
                     found[name] = f"{streams}/{stream}"
         return found
 
+    def is_unfinished(self, name: str) -> bool:
+        """Whether a crash came while the stream was made: no metadata and no messages. `create` makes it anew."""
+        directory = self._directory(name)
+        if self._disk.entry(f"{directory}/meta.inf") is not None:
+            return False
+        msgs = f"{directory}/{MSGS}"
+        return self._disk.entry(msgs) is None or not any(size for _, _, size in self._disk.list(msgs))
+
     def open(self, name: str) -> FileStreamStore:
         """One stream; opened once, shared afterwards."""
         with self._mutex:
