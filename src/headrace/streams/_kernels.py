@@ -1,0 +1,43 @@
+"""The one door from the model to the core."""
+
+from headrace._core import (
+    ACKS,
+    CALL,
+    INGEST,
+    INTEREST,
+    PULLS,
+    AckRun,
+    Batch,
+    BlockLog,
+    Exchange,
+    Ledger,
+    Plan,
+    PublishRun,
+    PullRun,
+    Waiting,
+    Window,
+    subject_filter_valid,
+    subject_matches,
+    subject_valid,
+)
+
+__all__ = [
+    "ACKS",
+    "CALL",
+    "INGEST",
+    "INTEREST",
+    "PULLS",
+    "AckRun",
+    "Batch",
+    "BlockLog",
+    "Exchange",
+    "Ledger",
+    "Plan",
+    "PublishRun",
+    "PullRun",
+    "Waiting",
+    "Window",
+    "subject_filter_valid",
+    "subject_matches",
+    "subject_valid",
+]

@@ -1,0 +1,351 @@
+"""Snapshots over the wire: STREAM.SNAPSHOT sends a stream in chunks, STREAM.RESTORE takes one.
+
+    snapshot   chunk → deliver subject, reply `$JS.SNAPSHOT.ACK.<S>.<id>.<size>.<number>`; the receiver answers it, and
+               at most a window of bytes is under way; the last chunk has no reply; an empty message ends it
+    restore    chunk → `$JS.SNAPSHOT.RESTORE.<S>.<id>`, answered empty; an empty one ends it, the answer is the stream
+
+The bytes are made and taken in off the loop. What arrives is kept in a file beside the store until it is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from headrace.errors import HeadraceError
+from headrace.layouts.jetstream.config import StreamConfig
+from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.volume import JetStreamVolume
+from headrace.streams._kernels import CALL
+from headrace.streams.api_types import StreamRestoreRequest, StreamSnapshotRequest, answer, refusal
+from headrace.streams.calls import Call, Outcome
+from headrace.streams.errors import ApiError, api_error
+from headrace.streams.info import config_json, stream_info, stream_state
+from headrace.streams.json_reader import is_empty, read
+from headrace.streams.subjects import is_literal, is_subject
+from headrace.streams.timers import Timer
+
+if TYPE_CHECKING:
+    from headrace.streams.account import JsAccount
+    from headrace.streams.api import Api
+    from headrace.streams.stream import Stream
+
+HEAD_START_NS = 10_000_000  # the nats command loses chunks that come with the answer
+CHUNK_BYTES = 128 << 10
+CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 1 << 10, 1 << 20
+WINDOW_BYTES = 8 << 20
+WINDOW_BYTES_MIN, WINDOW_BYTES_MAX = 1 << 10, 32 << 20
+SECOND_NS = 1_000_000_000
+NO_ANSWER_NS = 5 * SECOND_NS
+NO_CHUNK_NS = 30 * SECOND_NS
+WHOLE_NS = 24 * 3600 * SECOND_NS
+AT_ONCE_BYTES = 2 << 20
+SPOOLED = "headrace-restore-"
+
+
+def snapshot(api: Api, call: Call) -> Outcome:
+    """STREAM.SNAPSHOT"""
+    if is_empty(call.payload):
+        raise api_error("JSBadRequestErr")
+    stream = call.account.stream(call.args[0])
+    request = read(call.payload, StreamSnapshotRequest, strict=api.facts.strict)
+    subject = request.deliver_subject
+    if not subject or not is_subject(subject) or not is_literal(subject):
+        raise api_error("JSSnapshotDeliverSubjectInvalidErr")
+    state = stream_state(stream)
+    Outgoing(api, call, stream, request, state).start()
+    return {"config": config_json(stream.config, api.facts, notes=False), "state": state}
+
+
+def restore(api: Api, call: Call) -> Outcome:
+    """STREAM.RESTORE"""
+    if is_empty(call.payload):
+        raise api_error("JSBadRequestErr")
+    request = read(call.payload, StreamRestoreRequest, strict=api.facts.strict)
+    name = call.args[0]
+    if request.config.name != name:
+        raise api_error("JSStreamMismatchErr")
+    if name in call.account.streams or name in call.account.offline:
+        raise api_error("JSStreamNameExistRestoreFailedErr")
+    config = call.account.settle(request.config)
+    return {"deliver_subject": Incoming(api, call, config).start()}
+
+
+class _Transfer:
+    """What both have in common: a place to be answered at, a time limit, an end."""
+
+    def __init__(self, api: Api, call: Call, name: str) -> None:
+        self.api, self.call, self.name = api, call, name
+        self.account: JsAccount = call.account
+        self.engine = call.account.engine
+        self.id = api.ids.next()
+        self.started_ns = self.engine.clock()
+        self.ended = False
+        self._number = self._token = 0
+        self._timer: Timer | None = None
+
+    @property
+    def client(self) -> Mapping[str, Any]:
+        return self.call.client
+
+    def listen(self, subject: str) -> None:
+        self._number = self.engine.register(self)
+        self._token = self.engine.exchange.listen(self.account.id, subject, CALL, self._number)
+
+    def expect_within(self, wait_ns: int) -> None:
+        """Give up if nothing more happens in that time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.engine.timers.at(self.engine.now() + wait_ns, self.gave_up)
+
+    def gave_up(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        self.ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.engine.exchange.unlisten(self._token)
+        self.engine.unregister(self._number)
+
+
+class Outgoing(_Transfer):
+    """A snapshot on its way to one receiver."""
+
+    def __init__(
+        self, api: Api, call: Call, stream: Stream, request: StreamSnapshotRequest, state: dict[str, Any]
+    ) -> None:
+        super().__init__(api, call, stream.name)
+        self.stream, self.state, self._request = stream, state, request
+        self._subject = request.deliver_subject.encode()
+        asked = request.chunk_size if request.chunk_size > 0 else CHUNK_BYTES
+        self._chunk = min(max(asked, CHUNK_BYTES_MIN), CHUNK_BYTES_MAX)
+        asked = request.window_size if request.window_size > 0 else WINDOW_BYTES
+        self._window = max(min(max(asked, WINDOW_BYTES_MIN), WINDOW_BYTES_MAX), self._chunk)
+        self._pieces: Iterator[bytes] | None = None
+        self._rest = b""
+        self._count = self._under_way = 0
+        self._making = self._exhausted = False
+
+    def start(self) -> None:
+        """Begin with the next turn; the answer goes first."""
+        self.listen(f"$JS.SNAPSHOT.ACK.{self.name}.{self.id}.>")
+        self.api.advisories.snapshot_created(self.account, self.name, self.state, self.client)
+        self.engine.timers.at(self.engine.now() + HEAD_START_NS, self._go_on)
+        self.engine.on_work()
+
+    def __call__(
+        self,
+        _conn: int,
+        subject: str,
+        _reply: bytes | None,
+        _headers: bytes | None,
+        _data: bytes,
+        _account: int = 0,
+    ) -> None:
+        """The receiver has a chunk: `….<size>.<number>`."""
+        size = subject.split(".")[-2]
+        self._under_way -= min(int(size) if size.isdigit() else 0, self._under_way)
+        self.expect_within(NO_ANSWER_NS)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        room = self._window - self._under_way
+        if self._making or self.ended or self._exhausted or room < self._chunk:
+            return
+        self._making = True
+        self.expect_within(WHOLE_NS)
+        self.engine.off_loop(lambda: self._make(min(room, AT_ONCE_BYTES)), self._made)
+
+    def _make(self, room: int) -> list[bytes]:
+        """Off the loop: full chunks up to `room` bytes; at the end what is left."""
+        if self._pieces is None:
+            whole = self.stream.store.snapshot(
+                WHOLE_NS / SECOND_NS, not self._request.no_consumers, self._request.jsck
+            )
+            self._pieces = iter(whole.chunks)
+        made, data = list[bytes](), bytearray(self._rest)
+        while len(made) * self._chunk < room - self._chunk + 1:
+            while len(data) < self._chunk and not self._exhausted:
+                piece = next(self._pieces, None)
+                if piece is None:
+                    self._exhausted = True
+                else:
+                    data += piece
+            if len(data) < self._chunk:
+                break
+            made.append(bytes(data[: self._chunk]))
+            del data[: self._chunk]
+        self._rest = bytes(data)
+        return made
+
+    def _made(self, made: Any) -> None:
+        self._making = False
+        if self.ended:
+            return
+        if isinstance(made, Exception):
+            self._finish(f"NATS/1.0 500 {_one_line(made)}\r\n\r\n".encode(), error=str(made))
+            return
+        for chunk in made:
+            self._count += 1
+            self._under_way += len(chunk)
+            if not self._send(chunk, f"$JS.SNAPSHOT.ACK.{self.name}.{self.id}.{len(chunk)}.{self._count}"):
+                self._finish(None)
+                return
+        if self._exhausted:
+            if self._rest:
+                self._send(self._rest, "")
+            self._finish(b"NATS/1.0 204\r\n\r\n" if self._count else None, last=True)
+            return
+        self.expect_within(NO_ANSWER_NS)
+        self._go_on()
+
+    def _send(self, data: bytes, reply: str) -> int:
+        said = reply.encode() if reply else None
+        return self.engine.exchange.publish(self.account.id, self._subject, said, None, data)
+
+    def gave_up(self) -> None:
+        """The receiver did not answer in time."""
+        self._finish(b"NATS/1.0 408 No Flow Response\r\n\r\n", error="no flow response")
+        self.engine.on_work()
+
+    def _finish(self, headers: bytes | None, *, last: bool = False, error: str = "") -> None:
+        if headers is not None or last:
+            self.engine.exchange.publish(self.account.id, self._subject, None, headers, b"")
+        self.end()
+        self.api.advisories.snapshot_completed(
+            self.account, self.name, self.started_ns, self.engine.clock(), self.client, error
+        )
+
+
+class Incoming(_Transfer):
+    """A snapshot that is being received."""
+
+    def __init__(self, api: Api, call: Call, config: StreamConfig) -> None:
+        super().__init__(api, call, config.name)
+        self._config, self._size = config, 0
+        volume = self.engine.volume
+        if volume is None:
+            raise api_error("JSNotEnabledErr")
+        self._volume = volume
+        self._path = f"{volume.path}/{SPOOLED}{self.id}"
+
+    def start(self) -> str:
+        """The subject that takes the chunks."""
+        try:
+            self._file = self._volume.disk.open(self._path, "create_new")
+        except HeadraceError as problem:
+            raise api_error("JSTempStorageFailedErr") from problem
+        subject = f"$JS.SNAPSHOT.RESTORE.{self.name}.{self.id}"
+        self.listen(subject)
+        self.expect_within(NO_CHUNK_NS)
+        self.api.advisories.restore_created(self.account, self.name, self.client)
+        return subject
+
+    def __call__(
+        self,
+        _conn: int,
+        _subject: str,
+        reply: bytes | None,
+        _headers: bytes | None,
+        data: bytes,
+        _account: int = 0,
+    ) -> None:
+        """A chunk; an empty one is the end."""
+        if self.ended:
+            return
+        try:
+            if data:
+                self._file.write_at(self._size, data)
+                self._size += len(data)
+                self.expect_within(NO_CHUNK_NS)
+                self._say(reply, b"")
+                return
+        except HeadraceError as problem:
+            self._failed(reply, problem)
+            return
+        self.end()
+        try:
+            self.account.check_new(self._config)
+        except ApiError as problem:
+            self._failed(reply, f"error adding stream: {problem}")
+            return
+        self.engine.off_loop(self._take_in, lambda result: self._taken_in(reply, result))
+
+    def _take_in(self) -> Any:
+        """Off the loop: the stream from what was received."""
+        name = self.account.log_name(self.name)
+        if self._config.storage == "memory":
+            return restore_in_memory(self._volume, name, self._chunks(), self._config)
+        return self._volume.restore(name, self._chunks(), self._config)
+
+    def _chunks(self) -> Iterator[bytes]:
+        for at in range(0, self._size, CHUNK_BYTES_MAX):
+            yield self._file.read_at(at, min(CHUNK_BYTES_MAX, self._size - at))
+
+    def _taken_in(self, reply: bytes | None, result: Any) -> None:
+        if isinstance(result, Exception):
+            self._failed(reply, result)
+            return
+        stream = self.account.restored(result)
+        self.api.advisories.stream_action(self.account, self.name, "create")
+        self._completed()
+        self._say(reply, answer("stream_create", stream_info(stream, self.api.facts)))
+
+    def _failed(self, reply: bytes | None, problem: object) -> None:
+        self._completed()
+        error = api_error("JSStreamRestoreErrF", err=_one_line(problem))
+        self._say(reply, refusal("stream_create", error))
+
+    def gave_up(self) -> None:
+        """No chunk came for a long time: forget it."""
+        self._completed()
+
+    def _completed(self) -> None:
+        self.end()
+        try:
+            self._volume.disk.remove_file(self._path)
+        except HeadraceError:
+            pass  # removed at the next start
+        self.api.advisories.restore_completed(
+            self.account, self.name, self.started_ns, self.engine.clock(), self._size, self.client
+        )
+
+    def _say(self, reply: bytes | None, data: bytes) -> None:
+        if reply:
+            self.engine.exchange.publish(self.account.id, reply, None, None, data)
+
+
+def clear_leftovers(volume: JetStreamVolume) -> None:
+    """What was received before a crash is of no use any more."""
+    for name, is_dir, _ in volume.disk.list(volume.path):
+        if name.startswith(SPOOLED) and not is_dir:
+            volume.disk.remove_file(f"{volume.path}/{name}")
+
+
+def restore_in_memory(
+    volume: JetStreamVolume, name: str, chunks: Iterable[bytes], config: StreamConfig
+) -> FileStreamStore:
+    """A memory stream from a snapshot: unpacked on a disk that is memory, then copied."""
+    disk = type(volume.disk).memory()
+    scratch = JetStreamVolume("/restore", mode="rw", create=True, disk=disk, maintenance=False)
+    try:
+        source = scratch.restore(config.name, chunks, replace(config, storage="file"))
+        target = volume.create(name, config=config)
+        start, (_, _, last, _, last_time) = 1, source.log.totals()
+        while len(batch := source.read(start, 8192)):
+            target.append(batch, keep_positions=True)
+            start = batch.last_position + 1
+        target.log.raise_last(last, last_time)
+        for each in source.consumers.names():
+            consumer = source.consumers.get(each)
+            target.consumers.create(each, consumer.config, consumer.created_ns).update(consumer.state())
+        return target
+    finally:
+        scratch.close()
+
+
+def _one_line(problem: object) -> str:
+    return str(problem).replace("\r", " ").replace("\n", " ")

@@ -1,0 +1,54 @@
+"""Subjects as the API reasons about them: well formed, literal, matching, overlapping.
+
+Patterns against patterns, a few per request. What happens per message is the core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.layouts.jetstream.names import subjects_overlap
+
+__all__ = ["is_literal", "is_subject", "matches", "subjects_overlap", "touches"]
+
+_SPACES = frozenset(" \t\r\n\f")
+
+
+def is_subject(subject: str) -> bool:
+    """Whether it can be subscribed to: no empty token, no spaces, `>` only at the end."""
+    tokens = subject.split(".")
+    return "" not in tokens and ">" not in tokens[:-1] and _SPACES.isdisjoint(subject)
+
+
+def is_literal(subject: str) -> bool:
+    """Whether there is no wildcard in it."""
+    return {"*", ">"}.isdisjoint(subject.split("."))
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether everything that `subject` stands for is matched by `pattern`; `subject` may have wildcards itself."""
+    wanted, given = pattern.split("."), subject.split(".")
+    for at, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > at
+        if at >= len(given) or given[at] == ">":
+            return False
+        if token != "*" and (given[at] == "*" or token != given[at]):
+            return False
+    return len(given) == len(wanted)
+
+
+def covers(pattern: str, other: str) -> bool:
+    """Whether a pattern takes every subject that another one takes."""
+    wide, narrow = pattern.split("."), other.split(".")
+    for at, token in enumerate(wide):
+        if token == ">":
+            return len(narrow) > at
+        if at >= len(narrow) or narrow[at] == ">" or token not in ("*", narrow[at]):
+            return False
+    return len(wide) == len(narrow)
+
+
+def touches(pattern: str, subjects: Iterable[str]) -> bool:
+    """Whether the pattern overlaps any of the subjects."""
+    return any(subjects_overlap(pattern, each) for each in subjects)
