@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import typer
 
 from headrace._core import __version__
-from headrace.cli import cat, inspect, salvage, verify
+from headrace.cli import cat, inspect, salvage, serve, verify
 from headrace.errors import HeadraceError
 
 EXIT_COULD_NOT = 2
@@ -48,6 +48,7 @@ def _root(
     """Look inside, check, print and save the directories of message brokers. No server needed."""
 
 
+app.command("serve", epilog=EPILOG)(serve.serve)
 app.command("inspect", epilog=EPILOG)(inspect.inspect)
 app.command("verify", epilog=EPILOG)(verify.verify)
 app.command("cat", epilog=EPILOG)(cat.cat)
@@ -62,6 +63,10 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code. No exception leaves this function."""
     try:
+        if arguments and arguments[0] == "serve":
+            from headrace.server.config.flags import spell_out
+
+            arguments = ["serve", *spell_out(arguments[1:])]
         code = app(args=list(arguments), prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

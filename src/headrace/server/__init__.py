@@ -1,0 +1,1 @@
+"""The server: configuration, authentication, the NATS front end, monitoring. `headrace serve` starts it."""

@@ -1,0 +1,1 @@
+"""Monitoring over HTTP. The only door to starlette and uvicorn."""

@@ -1,0 +1,314 @@
+"""`NatsServer`: listeners, clients, and the turn of the engine on the event loop.
+
+    data_received … data_received → one turn (soon) → one flush: a write per client that has something to get
+
+A turn that served small traffic is followed by a short spin: the answer of a client that waits for ours is often here
+before the loop could have gone to sleep and woken up. It spins only while that keeps paying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from headrace.server.auth.users import Authenticator, Identity
+from headrace.server.nats._kernels import Exchange
+from headrace.server.nats.client import Client
+from headrace.server.nats.committer import ThreadCommitter
+from headrace.server.nats.handshake import Handshake
+from headrace.server.nats.spin import Spin
+from headrace.server.nats.websocket import bind_websocket
+from headrace.server.tls import Tls
+from headrace.streams.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.layouts.jetstream.volume import JetStreamVolume
+    from headrace.server.config.options import Options
+
+CLOSED_KEPT = 10_000
+BACKLOG = 4096
+NAME_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+
+
+class NatsServer:
+    """One server on one event loop."""
+
+    def __init__(self, options: Options, volume: JetStreamVolume | None, log: logging.Logger) -> None:
+        self.options, self.volume, self.log = options, volume, log
+        self.loop = asyncio.get_running_loop()
+        self.id = "N" + "".join(secrets.choice(NAME_LETTERS) for _ in range(55))
+        self.name = options.server_name or self.id
+        self.started_ns, self.started = time.time_ns(), time.monotonic()
+        self.exchange = Exchange(
+            options.max_payload,
+            options.max_control_line,
+            options.max_subscriptions,
+            secrets.randbits(63),
+            options.max_pending,
+        )
+        self.engine = Engine(self.exchange, volume, options=options)
+        self.engine.committer = self.committer = ThreadCommitter(self.loop, self._released)
+        self.engine.on_work = self.schedule
+        self.engine.run_off_loop = self._off_loop
+        self.engine.backlog = self._backlog
+        self.handshake = Handshake(self, Authenticator(options))
+        self.tls = Tls(options.tls) if options.tls is not None else None
+        self.clients: dict[int, Client] = {}
+        self.gone: deque[Any] = deque(maxlen=CLOSED_KEPT)
+        self.total_connections = self.slow_consumers = self.stale_connections = 0
+        self.lame_duck = False
+        self.view: Any = None
+        self.websocket_port: int | None = None
+        self.websocket_tls: Tls | None = None
+        self.port = options.port
+        self._servers: list[asyncio.AbstractServer] = []
+        self._cid = 0
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._spin = Spin(self.loop, self._turn)
+        self._pinger = self.loop.call_later(options.ping_interval_ns / 1e9, self._ping_all)
+        self.on_describe: Callable[[Client], Any] = lambda _client: None
+
+    # Listening
+
+    async def bind(self) -> None:
+        """Take the client port, without answering yet; OSError when it is taken."""
+        options = self.options
+        port = 0 if options.port < 0 else options.port
+        first = self.tls is not None and self.tls.options.handshake_first
+        server = await self.loop.create_server(
+            lambda: Client(self),
+            options.host,
+            port,
+            backlog=BACKLOG,
+            ssl=self.tls.context if first and self.tls is not None else None,
+            reuse_address=True,
+            start_serving=False,
+        )
+        self._servers.append(server)
+        self.port = server.sockets[0].getsockname()[1]
+        if options.websocket is not None:
+            self._servers.append(await bind_websocket(self, options.websocket))
+
+    async def listen(self) -> None:
+        """Let clients in."""
+        if not self._servers:
+            await self.bind()
+        for server in self._servers:
+            await server.start_serving()
+
+    def stop_listening(self) -> None:
+        """No new clients."""
+        for server in self._servers:
+            server.close()
+
+    # Clients
+
+    def opened(self, client: Client) -> None:
+        """A new connection: number, room on the exchange, INFO."""
+        options = self.options
+        self._cid += 1
+        client.cid = self._cid
+        self.total_connections += 1
+        sock: Any = client.transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.tls is None and client.kind == "nats":
+                client.fd = sock.fileno()
+        locked = not self.handshake.authenticator.is_open
+        client.slot = self.exchange.open(self.exchange.account("$G"), locked)
+        self.clients[client.slot] = client
+        client.tls = client.transport.get_extra_info("ssl_object")
+        client.send(self.handshake.info_line(client))
+        if len(self.clients) > options.max_connections > 0:
+            self.exchange.refuse(client.slot, "maximum connections exceeded")
+            client.close("maximum connections exceeded")
+            return
+        if (
+            self.tls is not None
+            and client.tls is None
+            and client.kind == "nats"
+            and not options.allow_non_tls
+        ):
+            client.transport.pause_reading()
+            self.loop.create_task(self._upgrade(client))
+        if locked:
+            client.set_auth_timer(options.auth_timeout_ns / 1e9)
+
+    async def _upgrade(self, client: Client) -> None:
+        assert self.tls is not None
+        try:
+            transport = await self.loop.start_tls(
+                client.transport,
+                client,
+                self.tls.context,
+                server_side=True,
+                ssl_handshake_timeout=self.tls.options.timeout_ns / 1e9,
+            )
+        except (OSError, TimeoutError) as error:
+            self.log.error("%s - TLS handshake error: %s", client, error)
+            client.abort("TLS Handshake Failure")
+            return
+        if transport is None:
+            return
+        client.connection_made(transport)
+
+    def admit(self, client: Client, identity: Identity) -> str | None:
+        """May one more connection of that account stay? The text that refuses it, or None."""
+        limit = next(
+            (each.max_connections for each in self.options.accounts if each.name == identity.account), -1
+        )
+        if limit >= 0:
+            others = sum(1 for each in self.clients.values() if each.account == identity.account)
+            if others >= limit:
+                return "maximum account active connections exceeded"
+        return None
+
+    def closed(self, client: Client) -> None:
+        """A connection is gone."""
+        if self.clients.get(client.slot) is client:
+            description = self.on_describe(client)
+            if description is not None:
+                self.gone.append(description)
+            del self.clients[client.slot]
+            self.exchange.close(client.slot)
+            self.schedule()
+
+    def stalled(self, client: Client) -> None:
+        """Its buffers are full: if it does not read within the deadline it goes."""
+        self.exchange.set_congested(client.slot, True)
+        deadline = self.options.write_deadline_ns / 1e9
+        self.loop.call_later(deadline, self._check_stalled, client, client.stalled_since)
+
+    def _check_stalled(self, client: Client, since: float | None) -> None:
+        if client.stalled_since is not None and client.stalled_since == since and not client.closing:
+            self.drop_slow(client, "write deadline")
+
+    def drop_slow(self, client: Client, why: str) -> None:
+        """A client that does not read is dropped, so that nobody waits for it."""
+        self.slow_consumers += 1
+        self.log.warning("%s - Slow Consumer Detected: %s exceeded", client, why)
+        client.abort(f"Slow Consumer ({'Pending Bytes' if why == 'pending bytes' else 'Write Deadline'})")
+
+    def caught_up(self, client: Client) -> None:
+        """A client that was behind reads again: consumers may push to it."""
+        self.exchange.set_congested(client.slot, False)
+        self.engine.wake_stalled()
+        self.schedule()
+
+    def _backlog(self, slot: int) -> int:
+        client = self.clients.get(slot)
+        return client.waiting_bytes() if client is not None else 0
+
+    # The turn
+
+    def schedule(self) -> None:
+        """Have a turn soon."""
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        self.engine.turn()
+        self.flush()
+        self._set_timer()
+        self._spin.after_turn()
+
+    def _released(self, group: Any) -> None:
+        self.engine.released(group)
+        self.flush()
+        self._set_timer()
+
+    def flush(self) -> None:
+        """Send what is there."""
+        for slot, data in self.exchange.take_output():
+            client = self.clients.get(slot)
+            if client is None:
+                continue
+            if data:
+                client.send(data)
+            elif not client.closing:
+                self.drop_slow(client, "pending bytes")
+
+    def _set_timer(self) -> None:
+        due = self.engine.timers.next_ns()
+        if due is None or (self._timer is not None and self._timer_ns <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = due
+        self._timer = self.loop.call_later(max(due - self.engine.now(), 0) / 1e9, self._timer_due)
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        self._turn()
+
+    def _off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        def guarded() -> Any:
+            try:
+                return work()
+            except Exception as error:
+                return error
+
+        def back(result: Any) -> None:
+            done(result)
+            self.schedule()
+
+        task = self.loop.run_in_executor(None, guarded)
+        task.add_done_callback(lambda finished: back(finished.result()))
+
+    # Pings
+
+    def _ping_all(self) -> None:
+        """PING to everybody who was silent; who owes too many answers is stale."""
+        self._pinger = self.loop.call_later(self.options.ping_interval_ns / 1e9, self._ping_all)
+        for client in list(self.clients.values()):
+            if client.closing:
+                continue
+            pongs = self.exchange.pongs(client.slot)
+            if pongs > client.pongs_seen:
+                client.pongs_seen, client.pings_out = pongs, 0
+            if client.pings_out >= self.options.ping_max:
+                self.stale_connections += 1
+                self.exchange.refuse(client.slot, "Stale Connection")
+                client.close("Stale Connection")
+                continue
+            client.pings_out += 1
+            client.ping_sent = time.monotonic()
+            self.exchange.write(client.slot, b"PING\r\n")
+        self.flush()
+
+    # Life
+
+    def send_info(self) -> None:
+        """Tell everybody who listens to INFO what changed (lame duck, new addresses)."""
+        for client in list(self.clients.values()):
+            if client.connected:
+                client.send(self.handshake.info_line(client))
+
+    async def close(self, before: Callable[[], Any] = lambda: None) -> None:
+        """End: no new clients, those that are there are closed, everything handed over is synced.
+
+        `before` is called when everything that arrived has been served: the last word to waiting clients.
+        """
+        self._pinger.cancel()
+        self._spin.stop()
+        self.stop_listening()
+        self.engine.turn()
+        before()
+        self.flush()
+        for client in list(self.clients.values()):
+            client.close("Server Shutdown")
+        await asyncio.sleep(0)
+        await self.loop.run_in_executor(None, self.committer.close)
+        if self._timer is not None:
+            self._timer.cancel()

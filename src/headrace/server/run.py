@@ -1,0 +1,288 @@
+"""`serve`: one server from start to stop.
+
+open the store → bind the port → streams back → listen → (signals) → drain → close
+
+INT   stop cleanly, at once           TERM  the same after telling clients, within two seconds
+USR2  lame duck: clients go one by one over `lame_duck_duration`
+HUP   read the configuration again    USR1  open the log file again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+import headrace
+from headrace.errors import HeadraceError
+from headrace.server.auth.users import Authenticator, Identity
+from headrace.server.config.options import Options
+from headrace.server.config.places import store_dir
+from headrace.server.config.problems import ConfigError
+from headrace.server.config.reload import check_reload
+from headrace.server.jetstream import start_jetstream, stop_jetstream
+from headrace.server.live import LiveView
+from headrace.server.nats._kernels import CALL
+from headrace.server.nats.handshake import Handshake, permission_lists
+from headrace.server.nats.server import NatsServer
+from headrace.server.system import answer, subjects
+
+if TYPE_CHECKING:
+    from headrace.layouts.jetstream.volume import JetStreamVolume
+    from headrace.server.http.serve import Monitor
+    from headrace.server.logs import ServerLog
+    from headrace.streams.service import Service
+
+TERM_S = 2.0
+OPEN_FILES = 65_536
+
+
+def serve(options: Options, log: ServerLog, *, reread: Callable[[], Options] | None = None) -> int:
+    """Run until a signal; 0 after a clean stop, 2 if it could not start."""
+    try:
+        uvloop.run(Process(options, log, reread).run())
+    except (HeadraceError, ConfigError, OSError) as problem:
+        sys.stderr.write(f"headrace: {_in_one_line(problem, options)}\n")
+        return 2
+    return 0
+
+
+def _in_one_line(problem: Exception, options: Options) -> str:
+    if isinstance(problem, ConfigError):
+        return "; ".join(problem.problems)
+    if isinstance(problem, OSError) and not isinstance(problem, HeadraceError):
+        return f"cannot listen on {options.host}:{options.port}: {problem.strerror or problem}"
+    return str(problem)
+
+
+class Process:
+    """Everything of one `headrace serve`."""
+
+    def __init__(self, options: Options, log: ServerLog, reread: Callable[[], Options] | None = None) -> None:
+        self.options, self.log, self._reread = options, log, reread
+        self.directory: str | None = None
+        self.volume: JetStreamVolume | None = None
+        self.service: Service | None = None
+        self.monitor: Monitor | None = None
+        self.server: NatsServer
+        self.view: LiveView
+        self._stop = asyncio.Event()
+        self._ending = False
+
+    async def run(self) -> None:
+        """Start, serve, stop."""
+        try:
+            await self.start()
+            self._take_signals()
+            self._write_pid()
+            await self._stop.wait()
+        finally:
+            await self.close()
+
+    # Start
+
+    async def start(self) -> None:
+        """Everything up; clients may connect when this returns."""
+        options, began = self.options, time.monotonic()
+        _raise_open_files()
+        if options.jetstream.enabled:
+            self.directory = str(store_dir(options, os.environ))
+            self.volume = _open_volume(options, self.directory)
+        self.server = NatsServer(options, self.volume, logging.getLogger("headrace.server"))
+        await self.server.bind()
+        self._say(f"Starting Headrace {headrace.__version__}, server id {self.server.id}")
+        if self.volume is not None:
+            self.service = start_jetstream(self.server, self.volume)
+            for notice in self.volume.notices:
+                self.log.warning(notice)
+            self._say(f"Streams live in {self.directory}; {_meaning(options)}")
+        self.view = LiveView(self.server, self.service, self.directory, self.reload)
+        self.server.view = self.view
+        self._serve_system_subjects()
+        await self.server.listen()
+        self.view.websocket_port = self.server.websocket_port
+        if options.monitor.port is not None:
+            from headrace.server.http.serve import Monitor
+
+            self.monitor = Monitor(self.view, options.monitor)
+            await self.monitor.start()
+            self.view.http_port = self.monitor.port
+            self._say(f"Monitoring on http://{options.monitor.host}:{self.monitor.port}")
+        if self.server.handshake.authenticator.has_plain_passwords:
+            self.log.warning("Plaintext passwords detected, use nkeys or bcrypt")
+        gc.collect()
+        gc.freeze()
+        self._say(f"Listening for client connections on {options.host}:{self.server.port}")
+        self._say(f"Server is ready ({(time.monotonic() - began) * 1000:.0f} ms)")
+
+    def _say(self, text: str) -> None:
+        self.log.info(text)
+
+    def _serve_system_subjects(self) -> None:
+        server = self.server
+        for account in server.handshake.authenticator.accounts():
+            where = server.exchange.account(account.name)
+            number = server.engine.register(self._on_system_call)
+            is_system = account.name == self.options.system_account
+            for subject in subjects(server.id, is_system):
+                server.exchange.listen(where, subject, CALL, number)
+
+    def _on_system_call(
+        self,
+        conn: int | None,
+        subject: str,
+        reply: bytes | None,
+        _headers: bytes | None,
+        data: bytes,
+        account: int,
+    ) -> None:
+        client = self.server.clients.get(conn) if conn is not None else None
+        if reply is None or client is None:
+            return
+        identity = client.identity or Identity("", client.account or "$G", None)
+        said = answer(self.view, subject, data, identity)
+        if said is not None:
+            self.server.exchange.publish(account, reply, None, None, said)
+
+    # Signals
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self.stop)
+        loop.add_signal_handler(signal.SIGTERM, self._begin_lame_duck, 0.0, TERM_S)
+        ldm = (self.options.lame_duck_grace_ns / 1e9, self.options.lame_duck_duration_ns / 1e9)
+        loop.add_signal_handler(signal.SIGUSR2, self._begin_lame_duck, *ldm)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        loop.add_signal_handler(signal.SIGUSR1, self.log.reopen)
+
+    def stop(self) -> None:
+        """End now, cleanly."""
+        self._stop.set()
+
+    def _begin_lame_duck(self, grace_s: float, duration_s: float) -> None:
+        if self._ending:
+            self.stop()
+            return
+        self._ending = True
+        self._duck = asyncio.get_running_loop().create_task(self._lame_duck(grace_s, duration_s))
+
+    async def _lame_duck(self, grace_s: float, duration_s: float) -> None:
+        """No new clients; those that are there are told, and then closed one by one."""
+        self._say("Entering lame duck mode, stop accepting new clients")
+        self.server.stop_listening()
+        self.server.lame_duck = True
+        self.server.send_info()
+        if self.server.clients:
+            await asyncio.sleep(min(grace_s, duration_s) or 0.05)
+        clients = list(self.server.clients.values())
+        pause = max(duration_s - grace_s, 0) / max(len(clients), 1)
+        for client in clients:
+            client.close("Server Shutdown")
+            await asyncio.sleep(min(pause, 1.0) if len(clients) > 1 else 0)
+        self.stop()
+
+    def reload(self) -> str | None:
+        """Users, limits, certificates and the log from the configuration as it is now; the error's text, or None."""
+        if self._reread is None:
+            return "there is no configuration to read again"
+        try:
+            new = self._reread()
+            check_reload(self.options, new)
+            if new.tls is not None and self.server.tls is not None:
+                self.server.tls.reload(new.tls)
+            if (
+                new.websocket is not None
+                and new.websocket.tls is not None
+                and self.server.websocket_tls is not None
+            ):
+                self.server.websocket_tls.reload(new.websocket.tls)
+        except ConfigError as problem:
+            text = "; ".join(problem.problems)
+            self.log.error(f"Failed to reload the configuration: {text}")
+            return text
+        old = self.server.handshake.authenticator
+        self.options = self.server.options = new
+        self.server.handshake = Handshake(self.server, Authenticator(new))
+        self.server.exchange.set_limits(
+            new.max_payload, new.max_control_line, new.max_subscriptions, new.max_pending
+        )
+        self.log.apply(new.log)
+        self._check_clients(old)
+        self.view.config_load_ns = time.time_ns()
+        self._say("Reloaded server configuration")
+        return None
+
+    def _check_clients(self, old: Authenticator) -> None:
+        """Clients whose user is not what it was must connect anew."""
+        new = self.server.handshake.authenticator
+        for client in list(self.server.clients.values()):
+            identity = client.identity
+            if identity is None:
+                continue
+            if old.entry(identity) != new.entry(identity):
+                self.server.exchange.refuse(client.slot, "Authorization Violation")
+                client.close("Credentials Revoked")
+            else:
+                self.server.exchange.permit(client.slot, permission_lists(identity.permissions))
+
+    # Files
+
+    def _write_pid(self) -> None:
+        if self.options.pid_file:
+            Path(self.options.pid_file).write_text(f"{os.getpid()}\n")
+        if self.options.ports_file_dir:
+            name = Path(self.options.ports_file_dir) / f"headrace_{os.getpid()}.ports"
+            name.write_text(f'{{"nats":["nats://{self.options.host}:{self.server.port}"]}}')
+
+    # Stop
+
+    async def close(self) -> None:
+        """Everything down, in the order that loses nothing."""
+        server: Any = getattr(self, "server", None)
+        if self.monitor is not None:
+            await self.monitor.stop()
+        if server is not None:
+            await server.close(lambda: stop_jetstream(server))
+        if self.volume is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.volume.close)
+            self._say("Streams are on disk")
+        if self.options.pid_file:
+            Path(self.options.pid_file).unlink(missing_ok=True)
+        self._say("Server Exiting..")
+
+
+def _meaning(options: Options) -> str:
+    """What an acknowledgement means, for the start line."""
+    if options.jetstream.sync == "sync":
+        return "an acknowledgement means: on disk"
+    every = options.jetstream.sync_interval_ns / 1e9
+    return f"acknowledged when written, synced every {every:g} s: a power cut may lose what came since"
+
+
+def _open_volume(options: Options, directory: str) -> JetStreamVolume:
+    volume: Any = headrace.open(
+        directory,
+        mode="rw",
+        create=True,
+        durability=options.jetstream.sync,
+        sync_interval_s=options.jetstream.sync_interval_ns / 1e9,
+    )
+    return volume
+
+
+def _raise_open_files() -> None:
+    """As many connections as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
