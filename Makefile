@@ -28,7 +28,7 @@ PYTHON_FILES := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -na
 
 # --- for people ------------------------------------------------------------------------------------
 
-.PHONY: help setup demo test check wheel peers docs bench-smoke clean
+.PHONY: help setup demo test check wheel peers docs soak bench-smoke clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -36,7 +36,7 @@ help: ## this list
 setup: $(STAMPS)/ext ## .venv with the pinned tools and the built extension
 	@echo "headrace: $(BIN)/headrace is ready"
 
-demo: need-build ## a million messages, a kill -9 in the middle, and what is left afterwards
+demo: need-build ## a server, a client, kill -9 in the middle, and what is left afterwards
 	@$(MAKE) -j2 setup $$($(NEED) --has-java && echo $(STAMPS)/spark || true)
 	@$(PY) scripts/demo.py
 
@@ -58,8 +58,12 @@ peers: need-python need-go ## the real servers that tests compare with, pinned, 
 docs: setup ## write the generated pages of docs/reference again
 	$(PY) scripts/reference.py
 
+soak: setup ## ten minutes of 200 clients, disconnects, kill -9 and restarts; then everything is counted
+	$(PY) scripts/soak.py
+
 bench-smoke: setup ## every benchmark once, small, to see that it still runs
 	$(PY) -m bench --smoke
+	$(PY) -m bench.compare --smoke
 
 clean: ## remove .venv and everything built (the peers' cache stays)
 	rm -rf $(VENV) target dist build .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
@@ -79,7 +83,7 @@ need-build:
 need-rust-tools:
 	@$(NEED) rust-tools
 need-all:
-	@$(NEED) python cargo rust-tools go java
+	@$(NEED) python cargo rust-tools go java node
 
 lint:
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""`python -m bench.report`: docs/internals/speed.md from bench/results/store.json."""
+"""`python -m bench.report`: docs/internals/speed.md from bench/results/{compare,store}.json."""
 
 from __future__ import annotations
 
@@ -9,9 +9,24 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "store.json"
+COMPARED = ROOT / "bench" / "results" / "compare.json"
 PAGE = ROOT / "docs" / "internals" / "speed.md"
 
-HEAD = """# Speed of the store
+SERVER_HEAD = """# Speed
+
+## The server beside nats-server 2.15.2
+
+Written by `python -m bench.report` from `bench/results/compare.json`; the runs are made by
+`python -m bench.compare --json bench/results/compare.json`: both servers on fresh directories, alternating, the same load generator
+(`bench/load`, or the `nats` command where it says so), the same durability mode unless the name says otherwise. Ratios of medians of three runs;
+CPU is the server's, per message, from /proc. For latencies the ratio is nats-server's over ours.
+
+| workload | throughput | asked | CPU | asked | Headrace | nats-server | |
+|---|---|---|---|---|---|---|---|
+"""
+
+HEAD = """
+# Speed of the store
 
 Written by `python -m bench.report` from `bench/results/store.json`; the runs are made by `python -m bench --json bench/results/store.json`.
 Everybody runs in turn in one process run, so compare within a table only: the machine is shared, and absolute rates move from hour to hour.
@@ -27,13 +42,14 @@ Machine: {machine}.
 def main() -> None:
     told = json.loads(RESULTS.read_text())
     machine = ", ".join(f"{key} {value}" for key, value in told["machine"].items())
-    lines = [HEAD.format(machine=machine)]
+    lines = [SERVER_HEAD, *(compared(figure) for figure in json.loads(COMPARED.read_text()))]
+    lines.append(HEAD.format(machine=machine).replace("# Speed of the store", "## Speed of the store"))
     for figure in told["figures"]:
         mark = "met" if figure["met"] else "short"
         lines.append(f"| {figure['name']} | {figure['asked']} | {figure['verdict']} | {mark} |\n")
     for figure in told["figures"]:
         lines.append(
-            f"\n## {figure['name']}\n\n| who | messages/s | CPU us per message | seconds |\n|---|---|---|---|\n"
+            f"\n### {figure['name']}\n\n| who | messages/s | CPU us per message | seconds |\n|---|---|---|---|\n"
         )
         for who, runs in figure["runs"].items():
             row = [spread(runs, "rate"), spread(runs, "cpu_us"), spread(runs, "wall_s")]
@@ -41,6 +57,22 @@ def main() -> None:
                 row = ["", "", f"grown by {spread([run['extra'] for run in runs], 'grown')} bytes"]
             lines.append(f"| {who} | {' | '.join(row)} |\n")
     PAGE.write_text("".join(lines))
+
+
+def compared(figure: dict[str, Any]) -> str:
+    """One row of the server's table."""
+
+    def side(which: dict[str, Any]) -> str:
+        p99 = f", p99 {which['p99_us']:.0f} us" if which["p99_us"] else ""
+        return f"{which['rate']:,.0f}/s, {which['cpu_us']:.2f} us{p99}"
+
+    asked = "" if figure["ratio_asked"] is None else f">= {figure['ratio_asked']} x"
+    cpu = "" if figure["cpu_asked"] is None else f"<= {figure['cpu_asked']}"
+    mark = "met" if figure["met"] else "short"
+    return (
+        f"| {figure['name']} | {figure['ratio']} x | {asked} | {figure['cpu_ratio']} | {cpu} "
+        f"| {side(figure['ours'])} | {side(figure['theirs'])} | {mark} |\n"
+    )
 
 
 def spread(runs: list[dict[str, Any]], key: str) -> str:

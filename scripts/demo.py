@@ -1,9 +1,10 @@
-"""The demonstration behind `make demo`: a writer is killed in the middle, and nothing acknowledged is lost.
+"""The demonstration behind `make demo`: a server is killed in the middle, and nothing acknowledged is lost.
 
-    1  a child process appends messages in batches and reports each batch once it is on disk
-    2  half way it is killed with kill -9
-    3  the store is opened again, every message is compared with what was sent, another writer appends the rest
-    4  the command line inspects, verifies and prints; Spark counts
+    1  `headrace serve` on an empty directory; a real client (nats-py) publishes and counts acknowledgements
+    2  half way the server is killed with kill -9 and started again; every message is compared with what was sent, the
+       client publishes the rest
+    3  a consumer takes messages and confirms each with a double ack; after another kill -9 none of them comes again
+    4  the command line inspects, verifies and prints the store of the running server; Spark counts it
 
 Everything is in build/demo, made anew each time. Figures go to stdout, the progress bar to stderr.
 """
@@ -11,6 +12,8 @@ Everything is in build/demo, made anew each time. Figures go to stdout, the prog
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import importlib.util
 import json
 import os
@@ -19,12 +22,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import nats
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import headrace
 from headrace.errors import HeadraceError
+from headrace.testing import TestServer
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "build" / "demo"
@@ -32,6 +38,7 @@ STREAM = "ORDERS"
 SUBJECTS = ("orders.eu.new", "orders.us.new", "orders.eu.paid", "orders.us.paid")
 BATCH = 1000
 PAYLOAD_BYTES = 128
+WINDOW = 2000
 out = Console(highlight=False, soft_wrap=True)
 
 
@@ -45,42 +52,82 @@ def subject(seq: int) -> str:
     return SUBJECTS[seq % len(SUBJECTS)]
 
 
-def write(first: int, last: int) -> int:
-    """Append [first, last] and print the last sequence of each batch when it is durable."""
-    with headrace.open(str(STORE), mode="rw", create=True) as volume:
-        orders = volume.create(STREAM, subjects=["orders.>"])
-        for start in range(first, last + 1, BATCH):
-            seqs = range(start, min(start + BATCH, last + 1))
-            batch = headrace.batch([subject(seq) for seq in seqs], [payload(seq) for seq in seqs])
-            ticket = orders.append(batch)
-            volume.commit([ticket])
-            print(ticket.next - 1, flush=True)
-    return 0
+async def publish(server: TestServer, first: int, last: int, kill_at: int | None) -> int:
+    """Publish [first, last] with up to `WINDOW` unacknowledged; returns the highest acknowledged sequence.
 
-
-def run_writer(first: int, last: int, kill_at: int | None) -> int:
-    """Run `write` in a child process; returns the highest sequence it acknowledged.
-
-    After the kill the pipe is read to its end: an acknowledgement that was on its way counts.
+    Acknowledgements come in order, so everything at or below it was acknowledged.
     """
-    child = subprocess.Popen(
-        [sys.executable, __file__, "--write", str(first), str(last)], stdout=subprocess.PIPE, text=True
-    )
-    acknowledged = first - 1
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    client = await nats.connect(server.url, allow_reconnect=False, error_cb=_quiet)
+    acknowledged = first - 1
+    inbox = client.new_inbox()
+    done = asyncio.Event()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("appending", total=last, completed=acknowledged)
-        assert child.stdout is not None
-        for line in child.stdout:
-            acknowledged = int(line)
-            bar.update(task, completed=acknowledged)
+        task = bar.add_task("publishing", total=last, completed=acknowledged)
+
+        async def on_ack(message: Any) -> None:
+            nonlocal acknowledged, kill_at
+            told = json.loads(message.data)
+            if "error" in told:
+                raise SystemExit(f"demo: refused: {told['error']}")
+            acknowledged = max(acknowledged, told["seq"])
+            if acknowledged % BATCH == 0:
+                bar.update(task, completed=acknowledged)
             if kill_at is not None and acknowledged >= kill_at:
-                child.kill()
                 kill_at = None
-    code = child.wait()
-    if code not in (0, -9):
-        raise SystemExit(f"demo: the writer ended with exit code {code}")
+                await asyncio.to_thread(server.kill)
+                done.set()
+            if acknowledged >= last:
+                done.set()
+
+        await client.subscribe(inbox, cb=on_ack)
+        try:
+            for seq in range(first, last + 1):
+                while seq - acknowledged > WINDOW and not done.is_set():
+                    await asyncio.sleep(0.001)
+                if done.is_set():
+                    break
+                await client.publish(subject(seq), payload(seq), reply=inbox)
+            await asyncio.wait_for(done.wait(), 60)
+        except (nats.errors.Error, OSError):  # the server was killed, as intended
+            pass
+        finally:
+            with contextlib.suppress(Exception):  # perhaps nobody is there to say goodbye to
+                await asyncio.wait_for(client.close(), 5)
     return acknowledged
+
+
+async def _quiet(_error: Exception) -> None:
+    """The client reports a lost connection by itself."""
+
+
+async def make_stream(server: TestServer) -> None:
+    """The stream, through the API like any client."""
+    client = await nats.connect(server.url)
+    await client.jetstream().add_stream(name=STREAM, subjects=["orders.>"])
+    await client.close()
+
+
+async def consume(server: TestServer, count: int) -> int:
+    """Take messages and confirm each one; returns the last confirmed sequence."""
+    client = await nats.connect(server.url)
+    puller = await client.jetstream().pull_subscribe("orders.>", "dispatch", stream=STREAM)
+    last = 0
+    while last < count:
+        messages = await puller.fetch(min(100, count - last), timeout=5)
+        await asyncio.gather(*(message.ack_sync(timeout=10) for message in messages))
+        last = max(message.metadata.sequence.stream for message in messages)
+    await client.close()
+    return last
+
+
+async def next_of_consumer(server: TestServer) -> int:
+    """The sequence that the consumer is given next."""
+    client = await nats.connect(server.url)
+    puller = await client.jetstream().pull_subscribe_bind("dispatch", STREAM)
+    message = (await puller.fetch(1, timeout=10))[0]
+    await client.close()
+    return int(message.metadata.sequence.stream)
 
 
 def check_survivors(acknowledged: int) -> int:
@@ -171,66 +218,72 @@ def count() -> int:
 
 
 def show(total: int, spark: bool) -> None:
-    """The five parts, one after the other."""
+    """The four parts, one after the other."""
     place = str(STORE.relative_to(ROOT))
     shutil.rmtree(STORE, ignore_errors=True)
     STORE.parent.mkdir(parents=True, exist_ok=True)
+    with TestServer(STORE) as server:
+        headline(
+            1,
+            f"headrace serve, streams in {place}; a client publishes {total:,} messages of {PAYLOAD_BYTES} bytes",
+        )
+        asyncio.run(make_stream(server))
+        started = time.monotonic()
+        acknowledged = asyncio.run(publish(server, 1, total, kill_at=total // 2))
+        seconds = time.monotonic() - started
+        out.print(
+            f"kill -9 after {seconds:.1f} s: {acknowledged:,} messages were acknowledged as on disk "
+            f"({rate(acknowledged, seconds)}; the Python client is the limit)"
+        )
 
-    headline(
-        1,
-        f"A stream in {place}: {total:,} messages of {PAYLOAD_BYTES} bytes, every batch of {BATCH:,} synced",
-    )
-    started = time.monotonic()
-    acknowledged = run_writer(1, total, kill_at=total // 2)
-    seconds = time.monotonic() - started
-    out.print(f"kill -9 after {seconds:.1f} s: {acknowledged:,} messages were acknowledged as on disk")
+        headline(2, "Started again")
+        started = time.monotonic()
+        survivors = check_survivors(acknowledged)
+        compared = time.monotonic() - started
+        started = time.monotonic()
+        server.start()
+        out.print(
+            f"up again in {time.monotonic() - started:.1f} s; {survivors:,} messages are there, compared byte for byte in "
+            f"{compared:.1f} s:\nall {acknowledged:,} acknowledged ones, and {survivors - acknowledged:,} more that were "
+            "on their way"
+        )
+        left, started = total - survivors, time.monotonic()
+        if left > 0:
+            asyncio.run(publish(server, survivors + 1, total, kill_at=None))
+        out.print(f"the other {left:,} published in {time.monotonic() - started:.1f} s")
 
-    headline(2, "Opened again")
-    started = time.monotonic()
-    with headrace.open(str(STORE)) as volume:
-        volume.open(STREAM)
-    opened = time.monotonic() - started
-    survivors = check_survivors(acknowledged)
-    seconds = time.monotonic() - started
-    out.print(
-        f"opened in {opened:.2f} s, every hash checked; {survivors:,} messages are there, compared byte for byte in "
-        f"{seconds:.1f} s:\nall {acknowledged:,} acknowledged ones, and {survivors - acknowledged:,} more that were "
-        "on their way"
-    )
-    started = time.monotonic()
-    if survivors < total:
-        run_writer(survivors + 1, total, kill_at=None)
-    seconds = time.monotonic() - started
-    left = total - survivors
-    out.print(
-        f"the other {left:,} appended in {seconds:.1f} s ({rate(left, seconds)}), each batch durable before the next"
-    )
+        headline(3, "A consumer confirms, and the server is killed once more")
+        confirmed = asyncio.run(consume(server, total // 10))
+        server.kill()
+        server.start()
+        following = asyncio.run(next_of_consumer(server))
+        if following != confirmed + 1:
+            raise SystemExit(
+                f"demo: {confirmed:,} messages were confirmed, but then came number {following:,}"
+            )
+        out.print(
+            f"{confirmed:,} messages confirmed by double ack; after kill -9 the next one is number {following:,}"
+        )
+
+        headline(4, "From the command line and from Spark, beside the running server")
+        command("inspect", place)
+        command("verify", place)
+        command("cat", place, "--stream", STREAM, "--seq", f"{acknowledged - 1}..{acknowledged + 2}")
+        if spark:
+            count_with_spark(total)
+        else:
+            out.print("Spark is left out, as asked")
     if (there := check_survivors(total)) != total:
         raise SystemExit(f"demo: {there:,} messages at the end, expected {total:,}")
-
-    headline(3, "From the command line")
-    command("inspect", place)
-    command("verify", place)
-    command("cat", place, "--stream", STREAM, "--seq", f"{acknowledged - 1}..{acknowledged + 2}")
-    command("cat", place, "--subject", "orders.*.paid", "--limit", "1", "--json")
-
-    headline(4, "From Spark")
-    if spark:
-        count_with_spark(total)
-    else:
-        out.print("left out, as asked")
-    out.print(f"\nThe store stays in {place}; go on with .venv/bin/headrace --help")
+    out.print(f"\nThe store stays in {place}; serve it again with .venv/bin/headrace serve -sd {place}")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write, kill, reopen, look.")
-    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser = argparse.ArgumentParser(description="Serve, publish, kill, look.")
+    parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--no-spark", action="store_true")
-    parser.add_argument("--write", nargs=2, type=int, metavar=("FIRST", "LAST"), help=argparse.SUPPRESS)
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.write:
-        return write(*options.write)
     if options.count:
         return count()
     try:

@@ -57,6 +57,10 @@ for tool in "$@"; do
     go)
         has_go || missing "go (1.26 or newer)" "the tests build real NATS servers to compare with" "see go.dev/doc/install"
         ;;
+    node)
+        node --version >/dev/null 2>&1 && npm --version >/dev/null 2>&1 ||
+            missing "node with npm (20 or newer)" "a JavaScript client is tested" "apt-get install nodejs npm, or see nodejs.org"
+        ;;
     java)
         has_java || missing "Java 17 or newer" "Spark runs on it" "apt-get install openjdk-17-jre-headless"
         ;;

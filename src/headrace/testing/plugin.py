@@ -4,6 +4,7 @@
     faulty_disk     the same behind a plan of faults: `faulty_disk.disk`, `faulty_disk.plan`
     fake_clock      a clock that moves when told to
     crash_driver    cuts the power at every sync point of a workload
+    headrace_server a server that runs: `headrace_server.url`
     headrace_seed   the seed of this run, for randomness of your own
 
 A run prints its seed at the top; `--headrace-seed N` repeats it. Each test's seed depends on the run's seed
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Generator
+from pathlib import Path
 from random import SystemRandom
 from typing import NamedTuple
 
@@ -22,6 +24,7 @@ import pytest
 from headrace.testing._kernels import Disk, FaultPlan
 from headrace.testing.clock import FakeClock
 from headrace.testing.crash import CrashDriver
+from headrace.testing.server import TestServer
 
 _SEED = pytest.StashKey[int]()
 
@@ -65,6 +68,13 @@ def headrace_seed(request: pytest.FixtureRequest) -> int:
     """A seed for this test: from the run's seed and the test's name."""
     name: str = request.node.nodeid
     return zlib.crc32(name.encode(), request.config.stash[_SEED] & 0xFFFFFFFF)
+
+
+@pytest.fixture
+def headrace_server(tmp_path: Path) -> Generator[TestServer]:
+    """A server over an empty store of its own, stopped when the test ends."""
+    with TestServer(tmp_path / "headrace-store") as server:
+        yield server
 
 
 @pytest.fixture
