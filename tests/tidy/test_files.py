@@ -29,10 +29,13 @@ def lines(path: Path) -> int:
 
 
 def test_no_file_is_too_long() -> None:
+    mirror = {"src/headrace/_core.pyi"}  # of one compiled module: it cannot be two files
     long = [
         f"{tree.short(path)}: {count} lines"
         for path in tree.files()
-        if path.suffix in CODE_SUFFIXES and (count := lines(path)) > LINES_MAX
+        if path.suffix in CODE_SUFFIXES
+        and (count := lines(path)) > LINES_MAX
+        and tree.short(path) not in mirror
     ]
     assert not long, f"more than {LINES_MAX} lines: make two rooms of it\n" + "\n".join(long)
 

@@ -21,6 +21,10 @@ DOORS = {
     "starlette": ("headrace.server.http",),
     "uvicorn": ("headrace.server.http",),
     "prometheus_client": ("headrace.server",),
+    "uvloop": ("headrace.server",),
+    "bcrypt": ("headrace.server.auth",),
+    "cryptography": ("headrace.server.auth",),
+    "websockets": ("headrace.server.nats",),
 }
 NOT_LOADED_BY_FRONT_DOOR = (
     *("pyspark", "pandas", "pyarrow", "numpy", "typer", "click", "rich", "pytest"),
@@ -106,6 +110,7 @@ def test_no_module_is_dead() -> None:
     started_from_outside = {
         "headrace",
         "headrace.__main__",
+        "headrace.cli.__main__",  # python -m headrace.cli
         "headrace.cli.main",  # project.scripts
         "headrace.testing.plugin",  # project.entry-points
         "pyspark_headrace",  # found by Spark

@@ -1,0 +1,1 @@
+"""The server without its sockets: configuration, authentication, logs, monitoring, system subjects."""

@@ -1,0 +1,245 @@
+"""Who may connect, as whom, and what that user may do."""
+
+from __future__ import annotations
+
+import base64
+import time
+
+import bcrypt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.server.auth.nkeys import (
+    USER_PREFIX,
+    decode_user_nkey,
+    encode_nkey,
+    is_user_nkey,
+    signature_fits,
+)
+from headrace.server.auth.permissions import Permissions, covers, matches, overlap
+from headrace.server.auth.users import Authenticator, Identity
+from headrace.server.config.load import load
+from headrace.server.config.problems import Place
+from headrace.server.config.text import read_text
+
+NONCE = b"IL8GoNM1BhY1wTo"
+
+
+def auth(text: str) -> Authenticator:
+    return Authenticator(load(read_text(text, environment={}), Place("text")))
+
+
+def test_open() -> None:
+    found = auth("")
+    assert not found.required and not found.needs_nonce and not found.is_slow
+    assert (
+        found.check({}, NONCE) == found.check({"user": "x", "pass": "y"}, NONCE) == Identity("", "$G", None)
+    )
+    assert found.check({"user": 1}, NONCE) is None
+
+
+def test_token() -> None:
+    found = auth("authorization { token: secret }")
+    assert found.required
+    assert found.check({"auth_token": "secret"}, NONCE) == Identity("[REDACTED]", "$G", None)
+    for wrong in (
+        {},
+        {"auth_token": "secre"},
+        {"user": "secret"},
+        {"auth_token": None},
+        {"auth_token": ["secret"]},
+    ):
+        assert found.check(wrong, NONCE) is None
+
+
+def test_single_user() -> None:
+    found = auth("authorization { user: a, password: b }")
+    assert found.check({"user": "a", "pass": "b"}, NONCE) == Identity("a", "$G", None)
+    for wrong in ({}, {"user": "a"}, {"pass": "b"}, {"user": "b", "pass": "a"}, {"auth_token": "b"}):
+        assert found.check(wrong, NONCE) is None
+
+
+def test_users_in_accounts_with_no_auth_user() -> None:
+    found = auth(
+        """
+        accounts {
+          A { users: [{user: a, password: x, permissions: {publish: "p"}}, {user: w, clients: WEBSOCKET}] }
+          B { users: [{user: b, password: y}] }
+        }
+        no_auth_user: b
+        """
+    )
+    assert not found.required  # INFO does not ask, as nats-server's
+    assert found.check({}, NONCE) == Identity("b", "B", None)
+    assert found.check({"jwt": "ignored"}, NONCE) == Identity("b", "B", None)
+    assert found.check({"user": "a", "pass": "x"}, NONCE) == Identity("a", "A", Permissions(("p",)))
+    assert found.check({"user": "w"}, NONCE) is None
+    assert found.check({"user": "w"}, NONCE, kind="WEBSOCKET") == Identity("w", "A", None)
+    for wrong in (
+        {"user": "a"},
+        {"user": "b", "pass": "x"},
+        {"pass": "y"},
+        {"auth_token": "y"},
+        {"user": "nobody"},
+    ):
+        assert found.check(wrong, NONCE) is None
+
+
+def test_bcrypt_gives_no_names_away() -> None:
+    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(8)).decode()
+    found = auth(
+        f"authorization {{ users: [{{user: a, password: {hashed}}}, {{user: plain, password: p}}] }}"
+    )
+    assert found.is_slow
+    assert found.check({"user": "a", "pass": "right"}, NONCE) == Identity("a", "$G", None)
+    assert found.check({"user": "a", "pass": hashed}, NONCE) is None
+    assert found.check({"user": "a", "pass": "r" * 200}, NONCE) is None
+
+    def cost(name: str) -> float:
+        began = time.perf_counter()
+        for _ in range(3):
+            assert found.check({"user": name, "pass": "wrong"}, NONCE) is None
+        return time.perf_counter() - began
+
+    known = cost("a")
+    assert known / 5 < cost("nobody") < known * 5
+    assert known / 5 < cost("plain") < known * 5
+    broken = auth("authorization { users: [{user: a, password: '$2a$11$xx'}] }")
+    assert broken.check({"user": "a", "pass": "x"}, NONCE) is None
+
+
+def test_nkeys() -> None:
+    key = Ed25519PrivateKey.generate()
+    nkey = encode_nkey(USER_PREFIX, key.public_key().public_bytes_raw())
+    assert nkey.startswith("U") and len(nkey) == 56
+    found = auth(f"accounts {{ A {{ users: [{{nkey: {nkey}}}] }} }}")
+    assert found.required and found.needs_nonce
+    signature = key.sign(NONCE)
+    for text in (base64.urlsafe_b64encode(signature).rstrip(b"="), base64.b64encode(signature)):
+        assert found.check({"nkey": nkey, "sig": text.decode()}, NONCE) == Identity(nkey, "A", None)
+    right = base64.b64encode(signature).decode()
+    other = Ed25519PrivateKey.generate()
+    stranger = encode_nkey(USER_PREFIX, other.public_key().public_bytes_raw())
+    for wrong, nonce in (
+        ({"nkey": nkey, "sig": right}, b"another nonce.."),
+        ({"nkey": nkey, "sig": ""}, NONCE),
+        ({"nkey": nkey, "sig": "ü" * 40}, NONCE),
+        ({"nkey": nkey, "sig": "A" * 10_000}, NONCE),
+        ({"nkey": nkey, "sig": base64.b64encode(other.sign(NONCE)).decode()}, NONCE),
+        ({"nkey": stranger, "sig": base64.b64encode(other.sign(NONCE)).decode()}, NONCE),
+        ({"nkey": nkey}, NONCE),
+        ({"user": nkey}, NONCE),
+    ):
+        assert found.check(wrong, nonce) is None
+
+
+def test_nkey_letters_are_checked() -> None:
+    known = "UCK5N7N66OBOINFXAYC2ACJQYFSOD4VYNU6APEJTAVFZB2SVHLKGEW7L"
+    key = decode_user_nkey(known)
+    assert key is not None and encode_nkey(USER_PREFIX, key) == known
+    for wrong in (
+        known[:-1],
+        known[:-1] + "A",
+        "A" + known[1:],
+        known.lower(),
+        known + "A",
+        "ü" * 56,
+        "1" * 56,
+        "",
+    ):
+        assert not is_user_nkey(wrong)
+
+
+@given(st.text(max_size=80), st.text(max_size=120))
+def test_any_nkey_and_signature_is_refused(nkey: str, signature: str) -> None:
+    assert not signature_fits(nkey, NONCE, signature)
+
+
+def test_certificates_name_users() -> None:
+    found = auth(
+        "authorization { users: [{user: 'CN=x,O=y'}, {user: mail@x}] }\n"
+        "tls { cert_file: c, key_file: k, verify_and_map: true }"
+    )
+    assert found.check({}, NONCE, "CN=x,O=y") == Identity("CN=x,O=y", "$G", None)
+    assert found.check({}, NONCE, ("host.x", "mail@x", "CN=x,O=y")) == Identity("mail@x", "$G", None)
+    assert found.check({"user": "mail@x"}, NONCE, None) is None
+    assert found.check({"user": "mail@x"}, NONCE, "CN=z") is None
+
+
+def test_accounts_and_who_has_jetstream() -> None:
+    def names(text: str) -> dict[str, bool]:
+        return {account.name: account.jetstream is not None for account in auth(text).accounts()}
+
+    assert names("") == {"$G": False, "$SYS": False}
+    assert names("jetstream: true") == {"$G": True, "$SYS": False}
+    assert names("jetstream: true\naccounts { S {} }\nsystem_account: S") == {"$G": True, "S": False}
+    assert names("jetstream: true\naccounts { A {}, B { jetstream: true }, $SYS {} }") == {
+        "$G": False, "A": False, "B": True, "$SYS": False,
+    }  # fmt: skip
+    assert names("accounts { B { jetstream: true } }")["B"] is False
+
+
+def test_a_reload_shows_whose_entry_changed() -> None:
+    old = auth("authorization { users: [{user: a, password: 1}, {user: b, password: 2}] }")
+    new = auth("authorization { users: [{user: a, password: 1}, {user: b, password: 3}] }")
+    a, b = old.check({"user": "a", "pass": "1"}, NONCE), old.check({"user": "b", "pass": "2"}, NONCE)
+    assert a is not None and b is not None
+    assert old.entry(a) == new.entry(a)
+    assert old.entry(b) != new.entry(b)
+    assert auth("").entry(a) != old.entry(a)
+
+
+# What nats-server 2.15.2 answered to the same users (but `SUB foo.>`, which it lets pass).
+LISTS = Permissions(
+    subscribe_allow=("foo.*", "bar", "bar q1", "baz q*", "qq v.>"), subscribe_deny=("foo.secret", "bar.z")
+)
+DENIES = Permissions(subscribe_deny=("foo", "foo q1", "zip.*", "que dev.*"))
+
+
+@pytest.mark.parametrize(
+    ("permissions", "may", "may_not"),
+    [
+        (
+            LISTS,
+            ["foo.*", "foo.a", "bar", "bar q1", "baz q*", "qq v.1", "qq v.1.2", "foo.* foo"],
+            ["foo.>", "foo.secret", "foo.*.*", "bar q2", "baz", "baz q5", "baz q", "qq w", "*", ">", "bar.z"],
+        ),
+        (
+            DENIES,
+            ["foo.>", ">", "que prod", "que", "zip.*.a"],
+            ["foo", "foo q1", "foo q2", "zip.*", "zip.>", "zip.a", "que dev.1"],
+        ),
+    ],
+)
+def test_subscribe_permissions(permissions: Permissions, may: list[str], may_not: list[str]) -> None:
+    def asked(entry: str) -> bool:
+        subject, _, queue = entry.partition(" ")
+        return permissions.may_subscribe(subject, queue or None)
+
+    assert [entry for entry in may if not asked(entry)] == []
+    assert [entry for entry in may_not if asked(entry)] == []
+
+
+def test_publish_permissions_and_delivery() -> None:
+    found = Permissions(publish_allow=("x.>",), publish_deny=("x.y.*",))
+    assert found.may_publish("x.y") and found.may_publish("x.*")
+    assert not found.may_publish("x.y.z") and not found.may_publish("x.y.*") and not found.may_publish("inb")
+    assert not Permissions(publish_allow=()).may_publish("x")
+    assert LISTS.denied_inside("foo.*") and not LISTS.denied_inside("bar")
+    assert not LISTS.may_receive("foo.secret") and LISTS.may_receive("foo.a")
+
+
+SUBJECT = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=4).map(".".join)
+PATTERN = st.tuples(
+    st.lists(st.sampled_from(["a", "b", "*"]), max_size=3), st.sampled_from(["a", "*", ">"])
+).map(lambda parts: ".".join([*parts[0], parts[1]]))
+
+
+@given(PATTERN, PATTERN, SUBJECT)
+def test_wildcards_are_consistent(one: str, other: str, subject: str) -> None:
+    if matches(one, subject) and matches(other, subject):
+        assert overlap(one, other) and overlap(other, one)
+    if covers(one, other):
+        assert matches(one, subject) or not matches(other, subject)

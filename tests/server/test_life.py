@@ -1,0 +1,190 @@
+"""A running server from outside: signals, reloads, a second start, TLS, monitoring; with a real client where one is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from headrace.testing import TestServer
+from tests.server.certificates import make_certificates
+
+USERS = 'authorization {{ users = [ {{ user: a, password: "{password}" }} ] }}\njetstream {{ store_dir: "{store}" }}\n'
+
+
+def fetched(server: TestServer, path: str) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}{path}", timeout=10) as answer:
+        text = answer.read().decode()
+    return json.loads(text) if text.startswith("{") else text
+
+
+def test_term_tells_clients_and_ends_soon(tmp_path: Path) -> None:
+    async def client_hears(server: TestServer) -> bool:
+        told = asyncio.Event()
+
+        async def on_lame_duck() -> None:
+            told.set()
+
+        client = await nats.connect(server.url, lame_duck_mode_cb=on_lame_duck, allow_reconnect=False)
+        server.signal(signal.SIGTERM)
+        await asyncio.wait_for(told.wait(), 5)
+        await client.close()
+        return True
+
+    server = TestServer(tmp_path / "store").start()
+    assert asyncio.run(client_hears(server))
+    assert server.wait(10) == 0
+    assert "lame duck" in server.log()
+
+
+def test_lame_duck_takes_its_time(tmp_path: Path) -> None:
+    config = 'lame_duck_grace_period: "1s"\nlame_duck_duration: "31s"\njetstream: enabled\n'
+    server = TestServer(tmp_path / "store", config=config).start()
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import socket,time; s=socket.create_connection(('127.0.0.1',{server.port})); time.sleep(20)",
+        ]
+    ) as silent:
+        time.sleep(0.5)
+        server.signal(signal.SIGUSR2)
+        time.sleep(0.5)
+        server.signal(signal.SIGINT)  # at once after all
+        assert server.wait(10) == 0
+        silent.kill()
+
+
+def test_reload_changes_users(tmp_path: Path) -> None:
+    async def connects(server: TestServer, password: str) -> bool:
+        try:
+            client = await nats.connect(
+                server.url, user="a", password=password, allow_reconnect=False, connect_timeout=5
+            )
+        except nats.errors.Error:
+            return False
+        await client.close()
+        return True
+
+    store = tmp_path / "store"
+    server = TestServer(store, config=USERS.format(password="one", store=store))
+    with server:
+        assert asyncio.run(connects(server, "one"))
+        (tmp_path / "store.headrace.conf").write_text(USERS.format(password="two", store=store))
+        server.signal(signal.SIGHUP)
+        deadline = time.monotonic() + 10
+        while "Reloaded" not in server.log() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not asyncio.run(connects(server, "one"))
+        assert asyncio.run(connects(server, "two"))
+        (tmp_path / "store.headrace.conf").write_text("no such { thing")
+        server.signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert "Failed to reload" in server.log()
+        assert asyncio.run(connects(server, "two")), "a bad configuration changes nothing"
+
+
+def test_log_file_is_opened_again(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    with TestServer(tmp_path / "store", ["-l", str(log), "-P", str(tmp_path / "pid")]) as server:
+        assert "Server is ready" in log.read_text()
+        assert int((tmp_path / "pid").read_text()) == server.pid
+        log.rename(tmp_path / "old.log")
+        server.signal(signal.SIGUSR1)
+        deadline = time.monotonic() + 5
+        while not log.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        server.stop()
+        assert "Server Exiting" in log.read_text()
+    assert not (tmp_path / "pid").exists()
+
+
+def test_a_second_start_fails_in_one_line(tmp_path: Path) -> None:
+    with TestServer(tmp_path / "store") as server:
+        for flags in (
+            ["-p", str(server.port), "-sd", str(tmp_path / "other")],
+            ["-p", "-1", "-sd", str(tmp_path / "store")],
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "headrace.cli", "serve", "-a", "127.0.0.1", *flags],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+            said = [line for line in done.stderr.splitlines() if line.startswith("headrace:")]
+            assert done.returncode == 2 and len(said) == 1, done.stderr
+            assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_tls(tmp_path: Path, first: bool) -> None:
+    made = make_certificates(tmp_path / "certificates")
+    config = (
+        f'tls {{ cert_file: "{made.server_cert}", key_file: "{made.server_key}", ca_file: "{made.ca}", verify: true, '
+        f"handshake_first: {str(first).lower()} }}\njetstream: enabled\n"
+    )
+
+    async def works(server: TestServer) -> bytes:
+        context = ssl.create_default_context(cafile=made.ca)
+        context.load_cert_chain(made.client_cert, made.client_key)
+        client = await nats.connect(
+            f"tls://localhost:{server.port}", tls=context, tls_handshake_first=first, allow_reconnect=False
+        )
+        await client.jetstream().add_stream(name="S", subjects=["s"])
+        ack = await client.jetstream().publish("s", b"over TLS")
+        message = await client.jetstream().get_msg("S", ack.seq)
+        await client.close()
+        return message.data or b""
+
+    with TestServer(tmp_path / "store", config=config) as server:
+        assert asyncio.run(works(server)) == b"over TLS"
+
+
+def test_monitoring_of_a_live_server(tmp_path: Path) -> None:
+    async def fill(server: TestServer) -> None:
+        client = await nats.connect(server.url, name="filler")
+        stream = client.jetstream()
+        await stream.add_stream(name="S", subjects=["s.>"])
+        for number in range(10):
+            await stream.publish(f"s.{number}", b"data")
+        puller = await stream.pull_subscribe("s.>", "worker", stream="S")
+        for message in await puller.fetch(4, timeout=5):
+            await message.ack_sync()
+        shown = {path: fetched(server, path) for path in PAGES}
+        assert shown["/varz"]["connections"] == 1 and shown["/varz"]["in_msgs"] > 10
+        assert shown["/connz?subs=1"]["connections"][0]["name"] == "filler"
+        assert shown["/subsz"]["num_subscriptions"] > 0
+        stream_seen = shown["/jsz?streams=1&consumers=1"]["account_details"][0]["stream_detail"][0]
+        assert stream_seen["state"]["messages"] == 10
+        assert stream_seen["consumer_detail"][0]["ack_floor"]["stream_seq"] == 4
+        assert shown["/healthz"] == {"status": "ok"}
+        assert 'stream="S"' in shown["/metrics"] and 'consumer="worker"' in shown["/metrics"]
+        await client.close()
+
+    server = TestServer(tmp_path / "store", ["-m", "-1"]).start()
+    with server:
+        line = next(each for each in server.log().splitlines() if "Monitoring on" in each)
+        server.http_port = int(line.rsplit(":", 1)[1])
+        asyncio.run(fill(server))
+
+
+PAGES = (
+    "/varz",
+    "/connz?subs=1",
+    "/subsz",
+    "/jsz?streams=1&consumers=1",
+    "/healthz",
+    "/accountz",
+    "/metrics",
+)
