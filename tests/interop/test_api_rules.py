@@ -27,6 +27,7 @@ _CALLS = re.compile(r'"total":\d+,"errors":\d+')
 _CONTACT = re.compile(r'"lag":\d+,"active":-?\d+')
 _REMAINING = re.compile(r'"pause_remaining":\d+')
 _IDENTITY = re.compile(r"NATS/1.0\r\nNats-Stream-Identity: \w+\r\n\r\n")
+_SOURCES = re.compile(r',"sources":\[\{(.*?)\}\],"ts"')
 SHOWN = 200
 SECOND = 10**9
 
@@ -87,7 +88,13 @@ def _plain(letter: Letter) -> str:
         headers = None  # what a real server adds for consumers of its own mirrors and sources
     text = _CONTACT.sub("CONTACT", _CALLS.sub("CALLS", text))
     text = _REMAINING.sub("REMAINING", _EPHEMERAL.sub("NAME", text))
+    text = _SOURCES.sub(_sorted_sources, text)
     return f"{headers!r} {text}"
+
+
+def _sorted_sources(found: re.Match[str]) -> str:
+    """The real server shows the sources of a stream in the order of a map: another one each time."""
+    return ',"sources":[{' + "},{".join(sorted(found[1].split("},{"))) + '}],"ts"'
 
 
 def _where_they_differ(one: str, other: str) -> tuple[str, str]:
