@@ -27,7 +27,7 @@ _CALLS = re.compile(r'"total":\d+,"errors":\d+')
 _CONTACT = re.compile(r'"lag":\d+,"active":-?\d+')
 _REMAINING = re.compile(r'"pause_remaining":\d+')
 _IDENTITY = re.compile(r"NATS/1.0\r\nNats-Stream-Identity: \w+\r\n\r\n")
-_SOURCES = re.compile(r',"sources":\[\{(.*?)\}\],"ts"')
+_SOURCES = re.compile(r',"sources":\[\{((?:(?!"state").)*?)\}\],"ts"')
 SHOWN = 200
 SECOND = 10**9
 
