@@ -97,6 +97,9 @@ def test_reload_changes_users(tmp_path: Path) -> None:
 def test_log_file_is_opened_again(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     with TestServer(tmp_path / "store", ["-l", str(log), "-P", str(tmp_path / "pid")]) as server:
+        deadline = time.monotonic() + 10
+        while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert "Server is ready" in log.read_text()
         assert int((tmp_path / "pid").read_text()) == server.pid
         log.rename(tmp_path / "old.log")
@@ -174,6 +177,9 @@ def test_monitoring_of_a_live_server(tmp_path: Path) -> None:
 
     server = TestServer(tmp_path / "store", ["-m", "-1"]).start()
     with server:
+        deadline = time.monotonic() + 10
+        while "Server is ready" not in server.log() and time.monotonic() < deadline:
+            time.sleep(0.02)
         line = next(each for each in server.log().splitlines() if "Monitoring on" in each)
         server.http_port = int(line.rsplit(":", 1)[1])
         asyncio.run(fill(server))

@@ -82,8 +82,8 @@ class Process:
     async def run(self) -> None:
         """Start, serve, stop."""
         try:
-            await self.start()
             self._take_signals()
+            await self.start()
             self._write_pid()
             await self._stop.wait()
         finally:
@@ -170,7 +170,7 @@ class Process:
         self._stop.set()
 
     def _begin_lame_duck(self, grace_s: float, duration_s: float) -> None:
-        if self._ending:
+        if self._ending or not hasattr(self, "view"):  # or still starting: nobody is there to be told
             self.stop()
             return
         self._ending = True
@@ -193,7 +193,7 @@ class Process:
 
     def reload(self) -> str | None:
         """Users, limits, certificates and the log from the configuration as it is now; the error's text, or None."""
-        if self._reread is None:
+        if self._reread is None or not hasattr(self, "view"):
             return "there is no configuration to read again"
         try:
             new = self._reread()
