@@ -23,7 +23,7 @@ EPILOG = "Exit codes: 0 fine and sound, 1 damage was found, 2 could not be done.
 
 app = typer.Typer(
     name="headrace",
-    help="Look inside, check, print and save the directories of message brokers. No server needed.",
+    help="Serve streams to NATS clients; look inside, check, print and save the directories of message brokers.",
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=True,
@@ -45,7 +45,7 @@ def _root(
         False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
     ),
 ) -> None:
-    """Look inside, check, print and save the directories of message brokers. No server needed."""
+    """Serve streams to NATS clients; look inside, check, print and save the directories of message brokers."""
 
 
 app.command("serve", epilog=EPILOG)(serve.serve)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.errors import DiskFull, HeadraceError, StoreFull
+from headrace.errors import DiskFull, HeadraceError
 from headrace.streams._kernels import PublishRun
 from headrace.streams.errors import ApiError, api_error
 from headrace.streams.headers import header_value, parse_ttl_ns
@@ -79,9 +79,9 @@ def _store(stream: Stream, run: PublishRun, start: int, stop: int, accepted: int
 
 def _unsynced(stream: Stream, run: PublishRun, error: Exception) -> None:
     """The sync failed: nobody is told that anything was stored."""
-    run.refuse(0, len(run), encode_refusal(stream.name, store_error(error)))
+    refusal = encode_refusal(stream.name, store_error(error))
     for at in range(len(run)):
-        run.decided(at, encode_refusal(stream.name, store_error(error)))
+        run.decided(at, refusal)
     stream.answer(run)
 
 
@@ -91,8 +91,6 @@ def store_error(problem: Exception) -> ApiError:
         return problem
     if isinstance(problem, DiskFull):
         return api_error("JSInsufficientResourcesErr")
-    if isinstance(problem, StoreFull):
-        return api_error("JSStreamStoreFailedF", err=str(problem))
     return api_error("JSStreamStoreFailedF", err=str(problem))
 
 

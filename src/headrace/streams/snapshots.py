@@ -9,6 +9,7 @@ The bytes are made and taken in off the loop. What arrives is kept in a file bes
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def restore(api: Api, call: Call) -> Outcome:
     return {"deliver_subject": Incoming(api, call, config).start()}
 
 
-class _Transfer:
+class _Transfer(ABC):
     """What both have in common: a place to be answered at, a time limit, an end."""
 
     def __init__(self, api: Api, call: Call, name: str) -> None:
@@ -100,8 +101,9 @@ class _Transfer:
             self._timer.cancel()
         self._timer = self.engine.timers.at(self.engine.now() + wait_ns, self.gave_up)
 
+    @abstractmethod
     def gave_up(self) -> None:
-        raise NotImplementedError
+        """Nothing came in time."""
 
     def end(self) -> None:
         self.ended = True

@@ -258,15 +258,6 @@ class Stream:
         self.recount(subject)
         return purged
 
-    def delete_msg(self, seq: int, *, erase: bool) -> None:
-        """Remove one message, by default with its bytes overwritten."""
-        if erase:
-            self.store.erase_msg(seq)
-        else:
-            self.store.load_msg(seq)
-            self.store.remove([seq])
-        self.removed([seq])
-
     def removed(self, sequences: Sequence[int]) -> None:
         """Single messages are gone: pending and floors follow."""
         for consumer in self.consumers.values():
