@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.streams.api import Api
     from headrace.streams.stream import Stream
 
-HEAD_START_NS = 10_000_000  # the nats command loses chunks that come with the answer
+HEAD_START_NS = 200_000_000  # the nats command loses chunks that come before it has read the answer
 CHUNK_BYTES = 128 << 10
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 1 << 10, 1 << 20
 WINDOW_BYTES = 8 << 20
