@@ -282,7 +282,7 @@ def show(total: int, spark: bool) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Serve, publish, kill, look.")
-    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
