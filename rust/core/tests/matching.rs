@@ -125,3 +125,16 @@ fn blocks_without_a_match_are_not_loaded() {
     let limits = ReadLimits { filters: &nothing, ..limits };
     assert_eq!(log.read_matching(1, &limits, 0).unwrap().1, 4_001);
 }
+
+#[test]
+fn a_subject_of_two_overlapping_filters_is_counted_once() {
+    let subjects: Vec<String> = (0..600).map(|n| format!("s.{}", n % 3)).collect();
+    let log = store(&subjects);
+    let both = [Filter::new(b"s.*"), Filter::new(b"s.1")];
+    // The first pass learns what each block holds, the second counts by it; the end is open and not.
+    for _ in 0..2 {
+        assert_eq!(read_all(&log, &both, 100, usize::MAX).len(), 600);
+        assert_eq!(log.count_matching(1, 500, &both).unwrap(), 499);
+        assert_eq!(log.count_matching(1, u64::MAX, &both).unwrap(), 600);
+    }
+}

@@ -167,6 +167,9 @@ impl Inner {
                 return wanted;
             }
         }
+        // Overlapping filters select a subject more than once; it counts once.
+        hashes.sort_unstable();
+        hashes.dedup();
         (wanted.lowest, wanted.highest, wanted.hashes) = (lowest, highest, Some(hashes));
         wanted
     }
