@@ -66,18 +66,14 @@ async def publish(server: TestServer, first: int, last: int, kill_at: int | None
         task = bar.add_task("publishing", total=last, completed=acknowledged)
 
         async def on_ack(message: Any) -> None:
-            nonlocal acknowledged, kill_at
+            nonlocal acknowledged
             told = json.loads(message.data)
             if "error" in told:
                 raise SystemExit(f"demo: refused: {told['error']}")
             acknowledged = max(acknowledged, told["seq"])
             if acknowledged % BATCH == 0:
                 bar.update(task, completed=acknowledged)
-            if kill_at is not None and acknowledged >= kill_at:
-                kill_at = None
-                await asyncio.to_thread(server.kill)
-                done.set()
-            if acknowledged >= last:
+            if acknowledged >= (last if kill_at is None else kill_at):
                 done.set()
 
         await client.subscribe(inbox, cb=on_ack)
@@ -92,6 +88,9 @@ async def publish(server: TestServer, first: int, last: int, kill_at: int | None
         sending = asyncio.create_task(send())
         try:
             await asyncio.wait_for(done.wait(), 120)
+            # Not in `on_ack`: the client cancels it when the connection breaks.
+            if kill_at is not None:
+                await asyncio.to_thread(server.kill)
         finally:
             sending.cancel()
             with contextlib.suppress(Exception):  # perhaps nobody is there to say goodbye to
@@ -282,7 +281,7 @@ def show(total: int, spark: bool) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Serve, publish, kill, look.")
-    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
