@@ -1,0 +1,166 @@
+"""What every layout's room offers beside its Volume, so that commands and Spark need not know which one it is.
+
+    Room      recognise a directory, open it, inspect it, verify it, list its options
+    LogView   one log for people: what it holds, its files, its readers, what is not sound
+    Options   every setting of the product, under the product's own name
+
+The commands over it (`ops/`) are the same for all layouts; `detect.py` has the list of rooms.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from headrace._core import Disk
+from headrace.errors import BadInput
+from headrace.layouts.base import Damage, LogState, Volume
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all); from the calling thread only."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of a room's options. Field names are the product's; where it writes dots, `names` says so.
+
+    Each field has a default, and a text for people in `msgspec.Meta(description=…)`.
+    """
+
+    names: ClassVar[Mapping[str, str]] = {}
+    """The product's own spelling, where it is not a Python name: {"log_segment_bytes": "log.segment.bytes"}."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """From keywords, a config file or flags: either spelling; texts become numbers. BadInput names the wrong one."""
+        spelled = {theirs: ours for ours, theirs in cls.names.items()}
+        fields = {spelled.get(name, name): value for name, value in given.items()}
+        unknown = sorted(set(fields) - set(cls.__struct_fields__))
+        if unknown:
+            known = ", ".join(cls.names.get(name, name) for name in cls.__struct_fields__)
+            raise BadInput(f"unknown option {unknown[0]!r}; known are: {known}")
+        try:
+            return msgspec.convert(fields, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise BadInput(f"option: {error}") from None
+
+
+@dataclass(slots=True)
+class FileRow:
+    """One file of a log: a segment, slice, block, queue file. Positions are half-open; None where it has none."""
+
+    file: str
+    kind: str
+    file_bytes: int
+    messages: int = 0
+    first: int | None = None
+    next: int | None = None
+    first_time_ns: int | None = None
+    last_time_ns: int | None = None
+    live_bytes: int | None = None
+    newest: bool = False
+    details: dict[str, str] = field(default_factory=lambda: {})
+    damage: list[Damage] = field(default_factory=lambda: [])
+
+
+@dataclass(slots=True)
+class CursorRow:
+    """Where a reader stands: the next position it is given, how much is sent and not settled."""
+
+    name: str
+    kind: str
+    next: int
+    floor: int
+    pending: int = 0
+    details: dict[str, str] = field(default_factory=lambda: {})
+
+
+@dataclass(slots=True)
+class LogView:
+    """One log. `details` are the product's own facts (codec, epoch, limits …), in the order to be shown."""
+
+    name: str
+    directory: str
+    state: LogState | None = None
+    files: list[FileRow] = field(default_factory=lambda: [])
+    cursors: list[CursorRow] = field(default_factory=lambda: [])
+    details: dict[str, str] = field(default_factory=lambda: {})
+    damage: list[Damage] = field(default_factory=lambda: [])
+    notes: list[str] = field(default_factory=lambda: [])
+    problems: list[str] = field(default_factory=lambda: [])
+    """What could not be read at all, as texts: not the same as damage."""
+
+
+@dataclass(slots=True)
+class VolumeView:
+    """A directory: its logs, and what belongs to none of them (checkpoints, shared files)."""
+
+    path: str
+    layout: str
+    product: str
+    version: str
+    """Which versions write such files, as far as one can tell."""
+    logs: list[LogView]
+    files: list[FileRow] = field(default_factory=lambda: [])
+    details: dict[str, str] = field(default_factory=lambda: {})
+    damage: list[Damage] = field(default_factory=lambda: [])
+    notes: list[str] = field(default_factory=lambda: [])
+    problems: list[str] = field(default_factory=lambda: [])
+    writer: str | None = None
+    """Who has it open for writing now."""
+
+
+class Room(ABC):
+    """A layout, as the commands see it. Reading functions never write and take no lock."""
+
+    layout: ClassVar[str]
+    product: ClassVar[str]
+    options: ClassVar[type[Options]]
+
+    @abstractmethod
+    def recognises(self, disk: Disk, path: str) -> bool:
+        """Whether the directory was written by this product. Cheap: names and a few bytes."""
+
+    @abstractmethod
+    def open(
+        self,
+        path: str,
+        mode: str = "r",
+        *,
+        create: bool = False,
+        durability: str = "sync",
+        options: Options | None = None,
+        disk: Disk | None = None,
+        key: str | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> Volume:
+        """Open it; "r" reads tolerantly and writes nothing, "rw" takes the lock and recovers."""
+
+    @abstractmethod
+    def inspect(
+        self,
+        path: str,
+        *,
+        log: str | None = None,
+        quick: bool = False,
+        disk: Disk | None = None,
+        key: str | None = None,
+        progress: Progress | None = None,
+    ) -> VolumeView:
+        """What is in it. `quick`: metadata, names and sizes only."""
+
+    @abstractmethod
+    def verify(
+        self,
+        path: str,
+        *,
+        log: str | None = None,
+        disk: Disk | None = None,
+        key: str | None = None,
+        progress: Progress | None = None,
+        threads: int = 1,
+    ) -> VolumeView:
+        """The same after every byte was read and every checksum, index and reference compared."""
