@@ -591,3 +591,30 @@ class Exchange:
         """(messages, bytes)"""
     # fmt: on
     def listeners_of(self, account: int, subject: bytes) -> list[int]: ...
+
+SOCKETS: bool
+"""Whether there are `Sockets` here (Linux)."""
+
+class Sockets:
+    """The sockets of plain clients in one epoll set. Notices are (connection, number), see `server/nats/sockets.py`."""
+
+    def __new__(cls) -> Self: ...
+    def fileno(self) -> int: ...
+    def add(self, slot: int, fd: int) -> None:
+        """Take the descriptor over."""
+    def set_reading(self, slot: int, reading: bool) -> None: ...
+    def active_ns(self, slot: int) -> int: ...
+    def waiting_bytes(self, slot: int) -> int: ...
+    def end(self, slot: int) -> bool:
+        """Nothing more from it or for it; True when nothing waits and it can be removed."""
+    def remove(self, slot: int) -> None:
+        """Close at once."""
+    def write(self, slot: int, data: bytes, pending_max: int) -> list[tuple[int, int]] | None: ...
+    def pump(self, exchange: Exchange, now_ns: int) -> tuple[bool, list[tuple[int, int]] | None]:
+        """Take in what came, send what waits; (was there a `wake`, notices)."""
+    def flush(self, exchange: Exchange) -> tuple[bool, list[tuple[int, int]] | None]:
+        """Send the output of the exchange to our clients; (is some for others: `take_output` has it, notices)."""
+    def look(self, spin_ns: int) -> bool:
+        """Busily, for so long: is there something to pump?"""
+    def wake(self) -> None:
+        """From any thread: `pump` has something to say."""

@@ -11,5 +11,7 @@ pub mod exchange;
 pub mod hash;
 pub mod layouts;
 pub mod ledger;
+#[cfg(target_os = "linux")]
+pub mod net;
 pub mod subjects;
 pub mod wire;

@@ -28,7 +28,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 #[pyclass(module = "headrace._core")]
-pub struct Exchange(core::Exchange);
+pub struct Exchange(pub core::Exchange);
 
 type PermissionLists = (
     Option<Vec<String>>,

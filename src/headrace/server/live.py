@@ -103,7 +103,7 @@ class LiveView:
             ip=client.host,
             port=client.port,
             start_ns=client.started_ns,
-            last_activity_ns=client.active_ns,
+            last_activity_ns=client.last_active_ns(),
             account=client.account or "$G",
             user=client.user,
             is_websocket=client.kind == "websocket",

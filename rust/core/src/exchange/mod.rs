@@ -296,6 +296,20 @@ impl Exchange {
         taken
     }
 
+    /// Hands the output of each connection that has some to `send` (connection, bytes, overrun), which empties it
+    /// or says with `false` that it is not for it: then it stays for `take_output`.
+    pub fn send_output(&mut self, mut send: impl FnMut(u32, &mut Vec<u8>, bool) -> bool) {
+        let conns = &mut self.conns;
+        self.dirty.retain(|slot| match conns[*slot as usize].as_mut() {
+            Some(conn) if !conn.out.is_empty() => !send(*slot, &mut conn.out, conn.overrun),
+            _ => false,
+        });
+    }
+
+    pub fn has_output(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     // Subscriptions of clients
 
     fn subscribe(&mut self, slot: u32, subject: &[u8], queue: Option<&[u8]>, sid: &[u8]) {

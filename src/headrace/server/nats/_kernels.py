@@ -1,5 +1,5 @@
 """The one door from the front end to the core."""
 
-from headrace._core import CALL, Exchange, __version__
+from headrace._core import CALL, SOCKETS, Exchange, Sockets, __version__
 
-__all__ = ["CALL", "Exchange", "__version__"]
+__all__ = ["CALL", "SOCKETS", "Exchange", "Sockets", "__version__"]

@@ -8,7 +8,6 @@ pause_writing   → the client reads too slowly: nothing more is pushed to it, a
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,7 +37,6 @@ class Client(asyncio.Protocol):
         self.nonce = b""
         self.tls: Any = None
         self.closing = False
-        self.fd = -1
         self.connected = False
         self.checking = False
         self.identity: Identity | None = None
@@ -66,7 +64,6 @@ class Client(asyncio.Protocol):
             self.host, self.port = (str(peer[0]), int(peer[1])) if len(peer) > 1 else (str(peer), 0)
             self.server.opened(self)
             return
-        self.fd = -1
         self.tls = transport.get_extra_info("ssl_object")
 
     def data_received(self, data: bytes) -> None:
@@ -88,17 +85,9 @@ class Client(asyncio.Protocol):
             self.close("Protocol Violation")
 
     def send(self, data: bytes) -> None:
-        """Bytes for the client. A plain socket takes them at once, if nothing waits: that saves the transport's detour."""
+        """Bytes for the client."""
         if self.closing:
             return
-        if self.fd >= 0 and not self.transport.get_write_buffer_size():
-            try:
-                taken = os.write(self.fd, data)
-            except OSError:  # full, or broken: the transport finds out
-                taken = 0
-            if taken == len(data):
-                return
-            data = data[taken:]
         self.transport.write(data)
         if self.stalled_since is not None:
             waiting = self.transport.get_write_buffer_size()
@@ -118,6 +107,10 @@ class Client(asyncio.Protocol):
     def waiting_bytes(self) -> int:
         """What it has not taken yet."""
         return 0 if self.closing else self.transport.get_write_buffer_size()
+
+    def last_active_ns(self) -> int:
+        """When bytes came last, by wall clock."""
+        return max(self.active_ns, getattr(self.transport, "active_ns", 0))
 
     def close(self, reason: str = "") -> None:
         """Send what is there, then close."""

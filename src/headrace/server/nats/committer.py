@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,10 +15,19 @@ if TYPE_CHECKING:
 
 
 class ThreadCommitter:
-    """`submit` returns at once; `done(group)` is called on the loop when the group is on disk."""
+    """`submit` returns at once; `done(group)` is called on the loop when the group is on disk.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, done: Callable[[Group], None]) -> None:
-        self._loop, self._done = loop, done
+    With `wake`, the loop is woken by it and calls `take` by itself.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        done: Callable[[Group], None],
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        self._loop, self._done, self._wake = loop, done, wake
+        self._finished: deque[Group] = deque()
         self._groups: queue.SimpleQueue[Group | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headrace-commit", daemon=True)
         self._thread.start()
@@ -29,10 +39,19 @@ class ThreadCommitter:
     def _run(self) -> None:
         while (group := self._groups.get()) is not None:
             group.sync()
+            self._finished.append(group)
+            if self._wake is not None:
+                self._wake()
+                continue
             try:
-                self._loop.call_soon_threadsafe(self._done, group)
+                self._loop.call_soon_threadsafe(self.take)
             except RuntimeError:  # the loop has ended: nobody waits for answers any more
                 return
+
+    def take(self) -> None:
+        """On the loop: hand over what is on disk."""
+        while self._finished:
+            self._done(self._finished.popleft())
 
     def close(self) -> None:
         """Finish what was handed over and end."""

@@ -1,9 +1,10 @@
 """`NatsServer`: listeners, clients, and the turn of the engine on the event loop.
 
-    data_received … data_received → one turn (soon) → one flush: a write per client that has something to get
+    plain clients    set of sockets readable → pump → one turn → one flush: a send per client that has something to get
+    TLS, WebSocket   data_received … data_received → one turn (soon) → one flush
 
-A turn that served small traffic is followed by a short spin: the answer of a client that waits for ours is often here
-before the loop could have gone to sleep and woken up. It spins only while that keeps paying.
+A turn that served plain clients is followed by a short look at their sockets: the next request of a client that waits
+for our answer is often here before the loop could have gone to sleep and woken up (`spin.py`: only while that pays).
 """
 
 from __future__ import annotations
@@ -11,17 +12,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import socket
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace.server.auth.users import Authenticator, Identity
-from headrace.server.nats._kernels import Exchange
+from headrace.server.nats._kernels import SOCKETS, Exchange, Sockets
 from headrace.server.nats.client import Client
 from headrace.server.nats.committer import ThreadCommitter
 from headrace.server.nats.handshake import Handshake
-from headrace.server.nats.spin import Spin
+from headrace.server.nats.sockets import (
+    ASKING,
+    FLOWING,
+    GONE,
+    REFUSED,
+    STALLED,
+    Listener,
+    SocketTransport,
+)
+from headrace.server.nats.spin import LOOK_NS, Spin
 from headrace.server.nats.websocket import bind_websocket
 from headrace.server.tls import Tls
 from headrace.streams.engine import Engine
@@ -34,6 +43,8 @@ if TYPE_CHECKING:
 
 CLOSED_KEPT = 10_000
 BACKLOG = 4096
+SLICE_NS = 1_000_000
+"""So long the sockets are served without going back to the loop, where timers and other clients wait."""
 NAME_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
@@ -54,7 +65,9 @@ class NatsServer:
             options.max_pending,
         )
         self.engine = Engine(self.exchange, volume, options=options)
-        self.engine.committer = self.committer = ThreadCommitter(self.loop, self._released)
+        self.sockets = Sockets() if SOCKETS and options.tls is None else None
+        wake = self.sockets.wake if self.sockets is not None else None
+        self.engine.committer = self.committer = ThreadCommitter(self.loop, self._released, wake)
         self.engine.on_work = self.schedule
         self.engine.run_off_loop = self._off_loop
         self.engine.backlog = self._backlog
@@ -69,11 +82,15 @@ class NatsServer:
         self.websocket_tls: Tls | None = None
         self.port = options.port
         self._servers: list[asyncio.AbstractServer] = []
+        self._bound = False
         self._cid = 0
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
-        self._spin = Spin(self.loop, self._turn)
+        self._spin = Spin()
+        self._listener = Listener(self, self.sockets) if self.sockets is not None else None
+        if self.sockets is not None:
+            self.loop.add_reader(self.sockets.fileno(), self._ready)
         self._pinger = self.loop.call_later(options.ping_interval_ns / 1e9, self._ping_all)
         self.on_describe: Callable[[Client], Any] = lambda _client: None
 
@@ -83,6 +100,16 @@ class NatsServer:
         """Take the client port, without answering yet; OSError when it is taken."""
         options = self.options
         port = 0 if options.port < 0 else options.port
+        if self._listener is not None:
+            self.port = await self._listener.bind(options.host, port, BACKLOG)
+        else:
+            await self._bind_transports(port)
+        if options.websocket is not None:
+            self._servers.append(await bind_websocket(self, options.websocket))
+        self._bound = True
+
+    async def _bind_transports(self, port: int) -> None:
+        options = self.options
         first = self.tls is not None and self.tls.options.handshake_first
         server = await self.loop.create_server(
             lambda: Client(self),
@@ -95,18 +122,20 @@ class NatsServer:
         )
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
-        if options.websocket is not None:
-            self._servers.append(await bind_websocket(self, options.websocket))
 
     async def listen(self) -> None:
         """Let clients in."""
-        if not self._servers:
+        if not self._bound:
             await self.bind()
+        if self._listener is not None:
+            self._listener.start()
         for server in self._servers:
             await server.start_serving()
 
     def stop_listening(self) -> None:
         """No new clients."""
+        if self._listener is not None:
+            self._listener.close()
         for server in self._servers:
             server.close()
 
@@ -118,14 +147,11 @@ class NatsServer:
         self._cid += 1
         client.cid = self._cid
         self.total_connections += 1
-        sock: Any = client.transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self.tls is None and client.kind == "nats":
-                client.fd = sock.fileno()
         locked = not self.handshake.authenticator.is_open
         client.slot = self.exchange.open(self.exchange.account("$G"), locked)
         self.clients[client.slot] = client
+        if isinstance(client.transport, SocketTransport):
+            client.transport.start(client)
         client.tls = client.transport.get_extra_info("ssl_object")
         client.send(self.handshake.info_line(client))
         if len(self.clients) > options.max_connections > 0:
@@ -217,11 +243,13 @@ class NatsServer:
             self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._scheduled = False
+        self._scheduled = True  # what this turn wakes is served in it
         self.engine.turn()
+        self._scheduled = False
+        if self.engine.ready:
+            self.schedule()
         self.flush()
         self._set_timer()
-        self._spin.after_turn()
 
     def _released(self, group: Any) -> None:
         self.engine.released(group)
@@ -230,12 +258,59 @@ class NatsServer:
 
     def flush(self) -> None:
         """Send what is there."""
+        if self.sockets is not None:
+            others, told = self.sockets.flush(self.exchange)
+            if told is not None:
+                self.attend(told)
+            if not others:
+                return
         for slot, data in self.exchange.take_output():
             client = self.clients.get(slot)
             if client is None:
                 continue
             if data:
                 client.send(data)
+            elif not client.closing:
+                self.drop_slow(client, "pending bytes")
+
+    # The sockets of plain clients
+
+    def _ready(self) -> None:
+        """Something came. Serve it, and look for more as long as that pays."""
+        assert self.sockets is not None
+        ends = time.monotonic_ns() + SLICE_NS
+        self._serve(self.sockets)
+        while self._spin.pays():
+            if not self.sockets.look(LOOK_NS):
+                self._spin.miss()
+                return
+            self._spin.hit()
+            self._serve(self.sockets)
+            if time.monotonic_ns() >= ends:
+                return
+
+    def _serve(self, sockets: Sockets) -> None:
+        woken, told = sockets.pump(self.exchange, time.time_ns())
+        if told is not None:
+            self.attend(told)
+        if woken:
+            self.committer.take()
+        self._turn()
+
+    def attend(self, told: list[tuple[int, int]]) -> None:
+        """What the sockets have to say beyond bytes."""
+        for slot, notice in told:
+            client = self.clients.get(slot)
+            if client is None or not isinstance(client.transport, SocketTransport):
+                continue
+            if notice in (ASKING, REFUSED):
+                client.attend(notice)
+            elif notice == GONE:
+                client.transport.lost()
+            elif notice == STALLED:
+                client.pause_writing()
+            elif notice == FLOWING:
+                client.resume_writing()
             elif not client.closing:
                 self.drop_slow(client, "pending bytes")
 
@@ -301,7 +376,6 @@ class NatsServer:
         `before` is called when everything that arrived has been served: the last word to waiting clients.
         """
         self._pinger.cancel()
-        self._spin.stop()
         self.stop_listening()
         self.engine.turn()
         before()
@@ -310,5 +384,8 @@ class NatsServer:
             client.close("Server Shutdown")
         await asyncio.sleep(0)
         await self.loop.run_in_executor(None, self.committer.close)
+        self.committer.take()
+        if self.sockets is not None:
+            self.loop.remove_reader(self.sockets.fileno())
         if self._timer is not None:
             self._timer.cancel()

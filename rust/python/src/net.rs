@@ -1,0 +1,111 @@
+//! `Sockets` for Python. Only where there is epoll: elsewhere `SOCKETS` is false and asyncio's transports serve.
+
+#[cfg(target_os = "linux")]
+mod epoll {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use headrace_core::net::{self, Notices};
+    use pyo3::exceptions::PyValueError;
+    use pyo3::prelude::*;
+
+    use crate::exchange::Exchange;
+
+    #[pyclass(module = "headrace._core")]
+    pub struct Sockets {
+        core: net::Sockets,
+        /// Copies that need no lock: one to look, one to wake.
+        set: Arc<OwnedFd>,
+        alarm: OwnedFd,
+        notices: Notices,
+    }
+
+    impl Sockets {
+        fn told(&mut self) -> Option<Vec<(u32, u8)>> {
+            if self.notices.is_empty() {
+                return None;
+            }
+            Some(self.notices.drain(..).map(|(slot, notice)| (slot, notice as u8)).collect())
+        }
+    }
+
+    #[pymethods]
+    impl Sockets {
+        #[new]
+        fn new() -> PyResult<Sockets> {
+            let core = net::Sockets::new()?;
+            let (set, alarm) = (Arc::new(core.set()?), core.alarm()?);
+            Ok(Sockets { core, set, alarm, notices: Notices::new() })
+        }
+
+        fn fileno(&self) -> i32 {
+            self.core.fd()
+        }
+
+        /// Takes the descriptor over.
+        fn add(&mut self, slot: u32, fd: i32) -> PyResult<()> {
+            if fd < 0 {
+                return Err(PyValueError::new_err(format!("{fd} is no file descriptor")));
+            }
+            // SAFETY: the caller detached the descriptor from its socket object: it is open and nobody else closes it.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            Ok(self.core.add(slot, fd)?)
+        }
+
+        fn set_reading(&mut self, slot: u32, reading: bool) {
+            self.core.set_reading(slot, reading);
+        }
+
+        fn active_ns(&self, slot: u32) -> i64 {
+            self.core.active(slot)
+        }
+
+        fn waiting_bytes(&self, slot: u32) -> usize {
+            self.core.waiting_bytes(slot)
+        }
+
+        fn end(&mut self, slot: u32) -> bool {
+            self.core.end(slot)
+        }
+
+        fn remove(&mut self, slot: u32) {
+            self.core.remove(slot);
+        }
+
+        fn write(&mut self, slot: u32, data: &[u8], pending_max: usize) -> Option<Vec<(u32, u8)>> {
+            self.core.write(slot, data, pending_max, &mut self.notices);
+            self.told()
+        }
+
+        fn pump(&mut self, exchange: &mut Exchange, now_ns: i64) -> (bool, Option<Vec<(u32, u8)>>) {
+            let alarm = self.core.pump(&mut exchange.0, now_ns, &mut self.notices);
+            (alarm, self.told())
+        }
+
+        fn flush(&mut self, exchange: &mut Exchange) -> (bool, Option<Vec<(u32, u8)>>) {
+            self.core.flush(&mut exchange.0, &mut self.notices);
+            (exchange.0.has_output(), self.told())
+        }
+
+        /// Other threads run meanwhile.
+        fn look(&self, py: Python<'_>, spin_ns: u64) -> bool {
+            let set = self.set.clone();
+            py.detach(move || net::Sockets::look(&*set, Duration::from_nanos(spin_ns)))
+        }
+
+        /// From any thread.
+        fn wake(&self) {
+            net::wake(&self.alarm);
+        }
+    }
+}
+
+use pyo3::prelude::*;
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("SOCKETS", cfg!(target_os = "linux"))?;
+    #[cfg(target_os = "linux")]
+    module.add_class::<epoll::Sockets>()?;
+    Ok(())
+}
