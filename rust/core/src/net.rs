@@ -220,7 +220,8 @@ impl Sockets {
             if Instant::now() >= end {
                 return false;
             }
-            std::hint::spin_loop();
+            // The client that was just answered may wait for this very core.
+            std::thread::yield_now();
         }
     }
 
