@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headrace_core::batch::{BatchBuilder, HeaderCodec, Message};
-use headrace_core::disk::{Disk, MemoryDisk};
+use headrace_core::disk::{Disk, MemoryDisk, OpenMode};
 use headrace_core::layouts::jetstream::log::{AppendRules, BlockLog};
 use headrace_core::layouts::jetstream::query::ReadLimits;
 use headrace_core::subjects::Filter;
@@ -12,10 +12,14 @@ use proptest::prelude::*;
 const BLOCK_BYTES: usize = 2_000;
 
 fn store(subjects: &[String]) -> BlockLog {
-    let disk = MemoryDisk::new();
+    store_on(&Arc::new(MemoryDisk::new()), subjects)
+}
+
+/// Every third block gets its guard, as a sealed one does.
+fn store_on(disk: &Arc<MemoryDisk>, subjects: &[String]) -> BlockLog {
     disk.create_dir_all("/m").unwrap();
     disk.create_dir_all("/g").unwrap();
-    let log = BlockLog::new(Arc::new(disk), "/m", "/g", b"S", 4_096);
+    let log = BlockLog::new(disk.clone(), "/m", "/g", b"S", 4_096);
     log.start_writer(1).unwrap();
     let mut builder = BatchBuilder::with_capacity(subjects.len(), 0, HeaderCodec::Nats);
     for subject in subjects {
@@ -32,7 +36,9 @@ fn store(subjects: &[String]) -> BlockLog {
             number += 1;
             log.start_writer(number).unwrap();
             if number % 3 == 0 {
-                log.guard_of(number - 1).unwrap();
+                let guard = log.guard_of(number - 1).unwrap();
+                let file = disk.open(&format!("/g/{}.guard", number - 1), OpenMode::Write).unwrap();
+                file.write_at(0, &guard).unwrap();
             }
         }
     }
@@ -137,4 +143,43 @@ fn a_subject_of_two_overlapping_filters_is_counted_once() {
         assert_eq!(log.count_matching(1, 500, &both).unwrap(), 499);
         assert_eq!(log.count_matching(1, u64::MAX, &both).unwrap(), 600);
     }
+}
+
+/// A sealed block with one match in it is not loaded to find it, and damage to it is found all the same.
+#[test]
+fn a_flipped_bit_in_a_rare_match_is_reported_and_costs_only_that_message() {
+    let mut subjects: Vec<String> = (0..400).map(|_| "common".into()).collect();
+    (subjects[60], subjects[300]) = ("rare".into(), "rare".into());
+    let rare = [Filter::new(b"rare")];
+    let disk = Arc::new(MemoryDisk::new());
+    store_on(&disk, &subjects);
+    let (path, sound) = (0..)
+        .find_map(|number| {
+            let path = format!("/m/{number}.blk");
+            let bytes = disk.read(&path, 1 << 20).ok()?;
+            memchr_rare(&bytes).map(|_| (path, bytes))
+        })
+        .unwrap();
+    let subject_at = memchr_rare(&sound).unwrap();
+    for (at, what) in [
+        (subject_at, "subject"),
+        (subject_at + 5, "payload"),
+        (subject_at - 22, "length"),
+        (subject_at - 2, "subject length"),
+    ] {
+        for bit in 0..8 {
+            let disk = Arc::new(MemoryDisk::new());
+            let log = store_on(&disk, &subjects);
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1 << bit;
+            disk.open(&path, OpenMode::Write).unwrap().write_at(0, &bytes).unwrap();
+            let found = read_all(&log, &rare, 10, usize::MAX);
+            assert!(found == [61, 301] || found == [301], "{what}, bit {bit}: {found:?}");
+            assert!(!log.lock().findings.is_empty(), "{what}, bit {bit}: not reported");
+        }
+    }
+}
+
+fn memchr_rare(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|window| window == b"rare")
 }

@@ -77,6 +77,20 @@ impl Guard {
     /// `None` unless the file is whole and belongs to a block that begins with these records. A block
     /// may have grown since: the guard then covers its beginning.
     pub fn decode(bytes: &[u8], block: &[u8]) -> Option<Guard> {
+        let (guard, last_hash) = Guard::parse(bytes)?;
+        let covered = guard.covered;
+        let fits = covered <= block.len() && covered >= HASH_SIZE && &block[covered - HASH_SIZE..covered] == last_hash;
+        fits.then_some(guard)
+    }
+
+    /// `None` unless it covers exactly a block of this size that ends with this hash.
+    pub fn decode_for(bytes: &[u8], block_len: usize, block_end: &[u8]) -> Option<Guard> {
+        Guard::parse(bytes)
+            .filter(|(guard, last)| guard.covered == block_len && *last == block_end)
+            .map(|found| found.0)
+    }
+
+    fn parse(bytes: &[u8]) -> Option<(Guard, &[u8])> {
         let body = bytes.len().checked_sub(4).filter(|body| *body >= MAGIC.len() + 16)?;
         let crc = u32::from_le_bytes(bytes[body..].try_into().ok()?);
         if &bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..body]) != crc {
@@ -86,9 +100,6 @@ impl Guard {
         reader.at = MAGIC.len();
         let covered = usize::try_from(reader.u64().ok()?).ok()?;
         let last_hash = reader.take(HASH_SIZE).ok()?;
-        if covered > block.len() || covered < HASH_SIZE || &block[covered - HASH_SIZE..covered] != last_hash {
-            return None;
-        }
         let mut guard = Guard { runs: Vec::new(), covered };
         let mut total = 0usize;
         while reader.left() > 0 {
@@ -105,6 +116,6 @@ impl Guard {
             total = total.checked_add(bounds.len().checked_mul(count as usize)?)?;
             guard.runs.push((count, bounds));
         }
-        (total == covered).then_some(guard)
+        (total == covered).then_some((guard, last_hash))
     }
 }

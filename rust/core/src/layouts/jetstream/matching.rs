@@ -65,7 +65,7 @@ impl BlockSubjects {
     }
 
     /// How many messages of these subjects were there when this was made, if it knows.
-    fn count(&self, hashes: &[u64]) -> Option<u64> {
+    pub fn count(&self, hashes: &[u64]) -> Option<u64> {
         let BlockSubjects::Counted(runs) = self else { return None };
         let of = |hash: &u64| runs.binary_search_by_key(hash, |run| run.0).map_or(0, |at| u64::from(runs[at].1));
         Some(hashes.iter().map(of).sum())
@@ -197,12 +197,17 @@ impl Inner {
             };
             let after = self.blocks[index].last + 1;
             if self.blocks[index].msgs > 0 && !self.can_skip(index, &wanted) {
-                loads += usize::from(self.must_load(index));
+                let must_load = self.must_load(index);
+                loads += usize::from(must_load);
                 if loads > loads_max {
                     break;
                 }
                 let here = ReadLimits { msgs, bytes, filters: limits.filters, below: limits.below };
-                let (batch, next) = self.read_block(index, at, &here)?;
+                let skimmed = wanted.hashes.as_ref().filter(|_| must_load);
+                let (batch, next) = match skimmed.and_then(|hashes| self.skim(index, at, &here, hashes)) {
+                    Some(batch) => (batch, after.min(end)),
+                    None => self.read_block(index, at, &here)?,
+                };
                 self.learn_subjects(index, limits.filters)?;
                 (msgs, bytes) = (msgs - batch.len(), bytes.saturating_sub(batch.payload_bytes() as usize));
                 let enough = msgs == 0 || bytes == 0 || next < after.min(end) || batch.len() > FEW;

@@ -30,5 +30,6 @@ pub mod remove;
 pub mod resync;
 pub mod scan;
 pub mod seqset;
+mod skim;
 pub mod subject_state;
 pub mod varint;
