@@ -18,14 +18,12 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{Errno, read, write};
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 
-use crate::exchange::{Exchange, Fed};
+use crate::exchange::{Exchange, Fed, KEPT_BYTES};
 
 const READ_BYTES: usize = 256 << 10;
 const EVENTS_MAX: usize = 256;
 /// Above this much waiting output a client counts as stalled, until it is down to a quarter.
 const STALLED_BYTES: usize = 1 << 20;
-/// Buffers larger than this are given back when they are empty.
-const KEPT_BYTES: usize = 64 << 10;
 const WAKE: u64 = u64::MAX;
 
 /// What the caller must decide or know of.
@@ -169,24 +167,27 @@ impl Sockets {
         socket.left() == 0
     }
 
-    /// Bytes for a client, behind what waits.
-    pub fn write(&mut self, slot: u32, bytes: &[u8], pending_max: usize, notices: &mut Notices) {
-        let Some(socket) = self.get(slot).filter(|socket| !socket.ending) else { return };
+    /// Bytes for a client, behind what waits. They are taken out of `bytes`; what is left of its room is for reuse.
+    pub fn write(&mut self, slot: u32, bytes: &mut Vec<u8>, pending_max: usize, notices: &mut Notices) {
+        let Some(socket) = self.get(slot).filter(|socket| !socket.ending) else { return bytes.clear() };
         let taken = match socket.left() {
             0 => socket.send(bytes),
             _ => Some(0),
         };
         let Some(taken) = taken else {
+            bytes.clear();
             return self.broken(slot, notices);
         };
         if taken == bytes.len() {
-            return;
+            return bytes.clear();
         }
         if socket.left() == 0 {
-            socket.waiting.clear();
-            socket.sent = 0;
+            std::mem::swap(&mut socket.waiting, bytes);
+            socket.sent = taken;
+        } else {
+            socket.waiting.extend_from_slice(bytes);
         }
-        socket.waiting.extend_from_slice(&bytes[taken..]);
+        bytes.clear();
         let left = socket.left();
         if !socket.stalled && left > STALLED_BYTES {
             socket.stalled = true;
@@ -245,7 +246,7 @@ impl Sockets {
             }
             let slot = key as u32;
             if flags.contains(EventFlags::OUT) {
-                self.send_waiting(slot, notices);
+                self.send_waiting(slot, exchange, notices);
             }
             if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
                 self.receive(slot, exchange, now, notices);
@@ -275,7 +276,7 @@ impl Sockets {
         }
     }
 
-    fn send_waiting(&mut self, slot: u32, notices: &mut Notices) {
+    fn send_waiting(&mut self, slot: u32, exchange: &mut Exchange, notices: &mut Notices) {
         let Some(socket) = self.get(slot) else { return };
         let Some(taken) = socket.send(&socket.waiting[socket.sent..]) else {
             return self.broken(slot, notices);
@@ -289,7 +290,11 @@ impl Sockets {
         if left > 0 {
             return;
         }
-        (socket.sent, socket.waiting) = (0, Vec::new());
+        socket.sent = 0;
+        socket.waiting.clear();
+        if socket.waiting.capacity() > KEPT_BYTES {
+            exchange.give_back(std::mem::take(&mut socket.waiting));
+        }
         if socket.ending {
             let _ = shutdown(&socket.fd, Shutdown::Write);
             return self.broken(slot, notices);
@@ -306,11 +311,10 @@ impl Sockets {
             }
             if overrun {
                 notices.push((slot, Notice::Overrun));
+                out.clear();
             } else {
                 self.write(slot, out, pending_max, notices);
             }
-            out.clear();
-            out.shrink_to(KEPT_BYTES);
             true
         });
     }

@@ -74,7 +74,7 @@ mod epoll {
         }
 
         fn write(&mut self, slot: u32, data: &[u8], pending_max: usize) -> Option<Vec<(u32, u8)>> {
-            self.core.write(slot, data, pending_max, &mut self.notices);
+            self.core.write(slot, &mut data.to_vec(), pending_max, &mut self.notices);
             self.told()
         }
 

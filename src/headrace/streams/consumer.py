@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("headrace.streams")
 # What one consumer may send in one turn: others want their turn too.
-TURN_BYTES = 8 << 20
+TURN_BYTES = 1 << 20
 FLUSH_EVERY_NS = 250_000_000
 FLUSH_BYTES = 64 << 10
 DELETED = "Unacknowledged message was deleted"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WINDOW_BYTES_MIN, WINDOW_BYTES_MAX = 2 << 20, 32 << 20
 FLOW_REQUEST = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
 # A client that has this much unread gets nothing more until it has read.
-BACKLOG_BYTES_MAX = 8 << 20
+BACKLOG_BYTES_MAX = 2 << 20
 BURST_BYTES = 1 << 20
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -192,7 +192,7 @@ class PushDelivery:
             if self.flow.full:
                 return None
             size = min(size, max(self.flow.room(), 1))
-        elif self._is_behind():
+        if self._is_behind():
             return None
         if self.rate is not None:
             room = self.rate.room(now)

@@ -244,6 +244,9 @@ impl Exchange {
         sub.delivered += 1;
         if conn.out.is_empty() {
             self.dirty.push(sub.conn);
+            if conn.out.capacity() == 0 {
+                conn.out = self.spare.pop().unwrap_or_default();
+            }
         }
         let size = (letter.headers.map_or(0, <[u8]>::len) + letter.payload.len()) as u64;
         conn.traffic.out_msgs += 1;

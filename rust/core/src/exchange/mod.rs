@@ -38,6 +38,17 @@ use crate::wire::nats::Limits;
 use connection::Connection;
 
 pub type AccountId = u32;
+/// Output buffers larger than this do not stay with their connection when they are empty.
+pub const KEPT_BYTES: usize = 64 << 10;
+const SPARES_MAX: usize = 4;
+const SPARE_BYTES_MAX: usize = 16 << 20;
+
+fn keep_spare(spare: &mut Vec<Vec<u8>>, buffer: Vec<u8>) {
+    if spare.len() < SPARES_MAX && buffer.capacity() <= SPARE_BYTES_MAX {
+        spare.push(buffer);
+    }
+}
+
 /// (subject, queue, sid, delivered, max)
 pub type SubscriptionFacts<'a> = (&'a [u8], Option<&'a [u8]>, &'a [u8], u64, u64);
 
@@ -108,6 +119,8 @@ pub struct Exchange {
     next_token: u64,
     gathering: Gathering,
     dirty: Vec<u32>,
+    /// Large output buffers that are not in use: making one costs more than filling it.
+    spare: Vec<Vec<u8>>,
     ended_subs: Vec<SubId>,
     chance: u64,
     pub now_ns: i64,
@@ -131,6 +144,7 @@ impl Exchange {
             next_token: 1,
             gathering: Gathering::default(),
             dirty: Vec::new(),
+            spare: Vec::new(),
             ended_subs: Vec::new(),
             chance: seed | 1,
             now_ns: 0,
@@ -299,11 +313,20 @@ impl Exchange {
     /// Hands the output of each connection that has some to `send` (connection, bytes, overrun), which empties it
     /// or says with `false` that it is not for it: then it stays for `take_output`.
     pub fn send_output(&mut self, mut send: impl FnMut(u32, &mut Vec<u8>, bool) -> bool) {
-        let conns = &mut self.conns;
-        self.dirty.retain(|slot| match conns[*slot as usize].as_mut() {
-            Some(conn) if !conn.out.is_empty() => !send(*slot, &mut conn.out, conn.overrun),
-            _ => false,
+        let (conns, spare) = (&mut self.conns, &mut self.spare);
+        self.dirty.retain(|slot| {
+            let Some(conn) = conns[*slot as usize].as_mut().filter(|conn| !conn.out.is_empty()) else { return false };
+            let sent = send(*slot, &mut conn.out, conn.overrun);
+            if sent && conn.out.capacity() > KEPT_BYTES {
+                keep_spare(spare, std::mem::take(&mut conn.out));
+            }
+            !sent
         });
+    }
+
+    /// A large buffer that is empty now, for whoever needs one next.
+    pub fn give_back(&mut self, buffer: Vec<u8>) {
+        keep_spare(&mut self.spare, buffer);
     }
 
     pub fn has_output(&self) -> bool {

@@ -214,6 +214,9 @@ impl Exchange {
         }
         if conn.out.is_empty() {
             self.dirty.push(sub.conn);
+            if conn.out.capacity() == 0 {
+                conn.out = self.spare.pop().unwrap_or_default();
+            }
         }
         let size = letter.size() as u64;
         conn.traffic.out_msgs += 1;
