@@ -376,6 +376,11 @@ impl PublishRun {
         Batch(self.0.batch.clone())
     }
 
+    #[getter]
+    fn payload_bytes(&self) -> u64 {
+        self.0.batch.payload_bytes()
+    }
+
     /// (next, accepted, whether the message at `next` is Python's)
     fn admit(
         &mut self,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from headrace._core import Batch
 from headrace.record import Record
@@ -29,8 +29,7 @@ Durability = Literal["sync", "interval"]
 Storage = Literal["file", "memory"]
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """Positions `[first, next)` were written; durable once the log's mark reaches `mark`."""
 
     log: str

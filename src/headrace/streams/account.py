@@ -25,7 +25,7 @@ from headrace.streams.origins import INTEREST_ORIGIN
 from headrace.streams.subjects import subjects_overlap
 
 if TYPE_CHECKING:
-    from headrace.streams._kernels import Batch
+    from headrace.streams._kernels import Batch, PublishRun
     from headrace.streams.consumer import Consumer
     from headrace.streams.engine import Engine
     from headrace.streams.stream import Stream
@@ -163,7 +163,7 @@ class JsAccount:
                 reserved[storage] += stream.config.max_bytes
         return Usage(held["memory"], held["file"], reserved["memory"], reserved["file"])
 
-    def over_limits(self, stream: Stream, batch: Batch) -> ApiError | None:
+    def over_limits(self, stream: Stream, messages: PublishRun | Batch) -> ApiError | None:
         """Why these messages must not be stored, as far as the account and the server are concerned.
 
         What is left is counted anew now and then; between two counts only what was let in is subtracted.
@@ -173,7 +173,7 @@ class JsAccount:
         whole = self.facts.max_memory if in_memory else self.facts.max_storage
         if own < 0 and whole < 0:
             return None
-        size, now = batch.payload_bytes + len(batch) * RECORD_BYTES, self.engine.now()
+        size, now = messages.payload_bytes + len(messages) * RECORD_BYTES, self.engine.now()
         room = self._room.get(in_memory)
         if room is None or now >= room.until_ns or min(room.own, room.whole) < size:
             room = self._room[in_memory] = self._count_room(in_memory, own, whole, now)

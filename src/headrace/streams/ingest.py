@@ -40,7 +40,7 @@ def ingest(stream: Stream, run: PublishRun) -> None:
     """Take a run: every message of it gets its answer, sooner or later."""
     start, count, now = 0, len(run), stream.engine.clock()
     store, window = stream.store, stream.window
-    if (over := stream.account.over_limits(stream, run.batch)) is not None:
+    if (over := stream.account.over_limits(stream, run)) is not None:
         run.refuse(0, count, encode_refusal(stream.name, over))
     else:
         while start < count:
