@@ -597,6 +597,7 @@ class Exchange:
 SOCKETS: bool
 """Whether there are `Sockets` here (Linux)."""
 
+@final
 class Sockets:
     """The sockets of plain clients in one epoll set. Notices are (connection, number), see `server/nats/sockets.py`."""
 

@@ -121,12 +121,13 @@ def expiring(disk: Disk, witness: Witness) -> None:
         store.tick(clock())
         store.commit()
     assert not witness.settled.messages
-    witness.append(store, some(26, 25))
-    clock.advance(3600)
-    with witness.doing(store, _everything_goes()):
-        store.tick(clock())
-        store.commit()
-    witness.append(store, some(51, 2))
+    for first in (26, 51):
+        witness.append(store, some(first, 25))
+        clock.advance(3600)
+        with witness.doing(store, _everything_goes()):
+            store.tick(clock())
+            store.commit()
+    witness.append(store, some(76, 2))
 
 
 def _everything_goes() -> Step:

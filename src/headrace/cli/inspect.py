@@ -36,10 +36,19 @@ def inspect(
     Exit code 0: no damage was seen. 1: damage was found. 2: it is no store, or could not be read.
     """
     from headrace.cli.screen import Screen, print_json, progress, warn
+    from headrace.cli.volumes import show_inspection
     from headrace.ops.inspect import inspect as run
+    from headrace.ops.plan import room_at
+    from headrace.ops.volumes import inspect_volume
 
+    secret = read_key(key, key_file)
+    room = room_at(directory)
+    if room is not None:
+        with progress("reading") as tell:
+            report = inspect_volume(room, directory, log=stream, key=secret, quick=quick, progress=tell)
+        return show_inspection(report, as_json, all_blocks)
     with progress("reading") as tell:
-        view = run(directory, stream=stream, key=read_key(key, key_file), quick=quick, progress=tell)
+        view = run(directory, stream=stream, key=secret, quick=quick, progress=tell)
     code = 2 if view.problems else 1 if view.damage else 0
     if view.problems:
         warn(f"not everything could be read: {view.problems[0]}")

@@ -17,13 +17,18 @@ Directory = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="A store directory, its `jetstream` folder, or one stream's directory.",
+        help="A directory of NATS JetStream (a store, its `jetstream` folder, one stream), NATS Streaming, Kafka or RabbitMQ.",
         show_default=False,
     ),
 ]
 Stream = Annotated[
     str | None,
-    typer.Option("--stream", "-s", metavar="NAME", help="Only this stream. Other accounts: ACCOUNT/NAME."),
+    typer.Option(
+        "--stream",
+        "-s",
+        metavar="NAME",
+        help="Only this stream (ACCOUNT/NAME for other accounts), channel, partition or queue.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="The answer as JSON on stdout.")]
 Key = Annotated[

@@ -25,15 +25,21 @@ def salvage(
     """Copy everything that is sound into a new store and list what is not. DIR stays as it is.
 
     Messages keep sequence, time and headers, consumers their position, streams their configuration. The copy is
-    readable by nats-server 2.10 and later, and is verified before it gets its name.
+    of the same product (JetStream: readable by nats-server 2.10 and later), and is verified before it gets its name.
 
     Exit code 0: everything was sound. 1: something had to be left behind. 2: could not.
     """
     from headrace.cli.screen import Screen, plural, print_json, progress
+    from headrace.ops.plan import room_at
     from headrace.ops.salvage import salvage as run
+    from headrace.ops.salvage_volume import salvage_volume
 
+    secret, room = read_key(key, key_file), room_at(directory)
     with progress("saving") as tell:
-        report = run(directory, out, stream=stream, key=read_key(key, key_file), progress=tell)
+        if room is not None:
+            report = salvage_volume(room, directory, out, log=stream, key=secret, progress=tell)
+        else:
+            report = run(directory, out, stream=stream, key=secret, progress=tell)
     code = 2 if not report.copy_sound else 0 if report.complete else 1
     if as_json:
         print_json(report.to_dict())

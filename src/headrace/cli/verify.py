@@ -25,10 +25,19 @@ def verify(
     Exit code 0: sound. 1: damage was found. 2: the store, or a part of it, could not be read.
     """
     from headrace.cli.screen import Screen, plural, print_json, progress, warn
+    from headrace.cli.volumes import show_verification
+    from headrace.ops.plan import room_at
     from headrace.ops.verify import verify as run
+    from headrace.ops.volumes import verify_volume
 
+    secret = read_key(key, key_file)
+    room = room_at(directory)
+    if room is not None:
+        with progress("checking") as tell:
+            found = verify_volume(room, directory, log=stream, key=secret, progress=tell, threads=threads)
+        return show_verification(found, as_json)
     with progress("checking") as tell:
-        report = run(directory, stream=stream, key=read_key(key, key_file), progress=tell, threads=threads)
+        report = run(directory, stream=stream, key=secret, progress=tell, threads=threads)
     code = 2 if report.problems else 1 if report.damage else 0
     if report.problems:
         warn(f"not everything could be read: {report.problems[0]}")

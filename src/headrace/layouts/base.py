@@ -125,8 +125,11 @@ class Log(ABC):
     name: str
 
     @abstractmethod
-    def append(self, batch: Batch) -> Ticket:
-        """Write all messages of the batch; positions and times are given to those without."""
+    def append(self, batch: Batch, *, keep_positions: bool = False) -> Ticket:
+        """Write all messages of the batch; positions and times are given to those without.
+
+        With `keep_positions` the batch's own positions are taken; they must grow, gaps stay gaps.
+        """
 
     @abstractmethod
     def read(

@@ -1,27 +1,75 @@
-"""Which product wrote a directory, and `open` for whatever it is."""
+"""Which product wrote a directory, and `open` for whatever it is.
+
+JetStream is at home here (`JetStreamVolume`); every other layout is a `Room`, imported when somebody asks for it.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from headrace._core import Disk
-from headrace.errors import NotFound
+from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import Volume
 from headrace.layouts.jetstream.volume import JetStreamVolume, looks_like_jetstream, unknown
+from headrace.layouts.room import Room
+
+JETSTREAM = "jetstream"
+# In the order in which they are asked: the surest marks first.
+ROOMS: tuple[str, ...] = ()
+LAYOUTS = (JETSTREAM, *ROOMS)
+PRODUCTS = {
+    JETSTREAM: "NATS JetStream",
+    "nats_streaming": "NATS Streaming",
+    "kafka": "Kafka",
+    "rabbitmq": "RabbitMQ",
+}
+_ROOM_KEYWORDS = frozenset({"durability", "disk", "key", "clock"})
+
+
+def room(layout: str) -> Room:
+    """The room of a layout by its name."""
+    if layout not in ROOMS:
+        raise BadInput(f"unknown layout {layout!r}; known are: {', '.join(LAYOUTS)}")
+    found: Room = import_module(f"headrace.layouts.{layout}.room").ROOM
+    return found
+
+
+def room_of(path: str, disk: Disk | None = None) -> Room | None:
+    """The room that knows the directory; None for a JetStream store. UnknownFormat or NotFound if nobody does."""
+    layout = detect(path, disk)
+    return None if layout == JETSTREAM else room(layout)
 
 
 def detect(path: str, disk: Disk | None = None) -> str:
-    """The layout of a directory: "jetstream". UnknownFormat or NotFound otherwise."""
+    """The layout of a directory: "jetstream", "kafka" … UnknownFormat or NotFound otherwise."""
     on = disk or Disk.real()
     if looks_like_jetstream(on, path):
-        return "jetstream"
+        return JETSTREAM
     if on.entry(path) is None:
         raise NotFound(f"{path}: no such directory")
+    for layout in ROOMS:
+        if room(layout).recognises(on, path):
+            return layout
     raise unknown(path)
 
 
-def open_volume(path: str, mode: str = "r", *, create: bool = False, **options: Any) -> Volume:
-    """Open the directory with the layout it has; `create` makes a JetStream store where there is none."""
-    if not create:
-        detect(path, options.get("disk"))
-    return JetStreamVolume(path, mode=mode, create=create, **options)
+def open_volume(
+    path: str, mode: str = "r", *, create: bool = False, layout: str | None = None, **options: Any
+) -> Volume:
+    """Open the directory with the layout it has; `create` makes one of `layout` (JetStream) where there is none.
+
+    Options beside durability, disk, key and clock are the product's own, under its own names.
+    """
+    if create:
+        chosen = layout or JETSTREAM
+    else:
+        chosen = detect(path, options.get("disk"))
+        if layout not in (None, chosen):
+            raise BadInput(f"{path}: a {PRODUCTS[chosen]} directory, opened as {layout!r}")
+    if chosen == JETSTREAM:
+        return JetStreamVolume(path, mode=mode, create=create, **options)
+    where = room(chosen)
+    own = {name: value for name, value in options.items() if name not in _ROOM_KEYWORDS}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in _ROOM_KEYWORDS}
+    return where.open(path, mode, create=create, options=where.options.of(own) if own else None, **given)

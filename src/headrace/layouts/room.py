@@ -93,6 +93,16 @@ class LogView:
     problems: list[str] = field(default_factory=lambda: [])
     """What could not be read at all, as texts: not the same as damage."""
 
+    @property
+    def sound(self) -> bool:
+        """Everything was read, and nothing is damaged."""
+        return not self.all_damage and not self.problems
+
+    @property
+    def all_damage(self) -> list[Damage]:
+        """Findings of the log and of its files, each once."""
+        return list(dict.fromkeys([*self.damage, *(each for row in self.files for each in row.damage)]))
+
 
 @dataclass(slots=True)
 class VolumeView:
@@ -111,6 +121,32 @@ class VolumeView:
     problems: list[str] = field(default_factory=lambda: [])
     writer: str | None = None
     """Who has it open for writing now."""
+
+    @property
+    def all_damage(self) -> list[Damage]:
+        """Every finding, each once."""
+        shared = [*self.damage, *(each for row in self.files for each in row.damage)]
+        return list(dict.fromkeys([*shared, *(each for log in self.logs for each in log.all_damage)]))
+
+    @property
+    def all_problems(self) -> list[str]:
+        """What could not be read, with the log's name."""
+        return [*self.problems, *(f"{log.name}: {each}" for log in self.logs for each in log.problems)]
+
+    @property
+    def sound(self) -> bool:
+        """Everything was read, and nothing is damaged."""
+        return not self.all_damage and not self.all_problems
+
+    @property
+    def messages(self) -> int:
+        return sum(log.state.messages for log in self.logs if log.state is not None)
+
+    @property
+    def file_bytes(self) -> int:
+        """Of every file that belongs to a log or to all of them."""
+        shared = sum(row.file_bytes for row in self.files)
+        return shared + sum(row.file_bytes for log in self.logs for row in log.files)
 
 
 class Room(ABC):
@@ -164,3 +200,7 @@ class Room(ABC):
         threads: int = 1,
     ) -> VolumeView:
         """The same after every byte was read and every checksum, index and reference compared."""
+
+    def carry_over(self, source: Volume, target: Volume, log: str) -> int:
+        """Copy what is known of the readers of a log; returns how many. Nothing, where readers leave no trace here."""
+        return 0

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace._core import Batch, Disk, subject_filter_valid
 from headrace.errors import BadInput
-from headrace.layouts.base import Damage, Predicate
+from headrace.layouts.base import Damage, Log, Predicate
 from headrace.layouts.jetstream.inspector import find_streams, survey
 from headrace.layouts.jetstream.rebuild import open_stream
-from headrace.layouts.jetstream.store import FileStreamStore
 from headrace.layouts.jetstream.tail import Tail
-from headrace.ops.plan import check_path, choose
+from headrace.layouts.room import Room
+from headrace.ops.plan import check_path, choose, room_at
 
 POLL_S = 0.2
 
@@ -69,14 +69,45 @@ class Reading:
     ) -> None:
         self._disk, self._key, self._select = disk or Disk.real(), key, select or Selection()
         self._select.check()
-        checked = check_path(path)
-        self.streams = choose(checked, find_streams(self._disk, checked), stream)
+        self._path, self._given = check_path(path), disk
+        self._room = room_at(path, disk)
+        self.streams = choose(self._path, self._find(), stream)
         self._follow, self._stop, self._poll_s = follow, stop or threading.Event(), poll_s
         self._left = self._select.limit
         self.damage: list[Damage] = []
 
+    def _find(self) -> dict[str, str]:
+        """Name and directory of what can be read."""
+        if self._room is None:
+            return find_streams(self._disk, self._path)
+        with self._room.open(self._path, disk=self._given, key=self._key) as volume:
+            return dict.fromkeys(volume.logs(), self._path)
+
     def __iter__(self) -> Iterator[tuple[str, Batch]]:
         """(stream, messages); stream after stream, then, when following, whatever comes."""
+        return self._in_store() if self._room is None else self._in_room(self._room)
+
+    def _in_room(self, room: Room) -> Iterator[tuple[str, Batch]]:
+        """The same for another layout: opened anew for each look, because a reader sees what was there then."""
+        behind: dict[str, int] = {}
+        while True:
+            idle, found = True, list[Damage]()
+            with room.open(self._path, disk=self._given, key=self._key) as volume:
+                for name in self.streams:
+                    log = volume.open(name)
+                    for batch in self._stored(log, behind.get(name)):
+                        idle, behind[name] = False, batch.last_position + 1
+                        yield name, batch
+                    behind.setdefault(name, log.state().last_seq + 1)
+                found = volume.damage()
+            self.damage = [each for each in found if each.kind != "index"]
+            over = all(self._select.is_past(at - 1) for at in behind.values())
+            if not self._follow or self._left == 0 or over or self._stop.is_set():
+                return
+            if idle:
+                self._stop.wait(self._poll_s)
+
+    def _in_store(self) -> Iterator[tuple[str, Batch]]:
         tails: dict[str, Tail] = {}
         for name, directory in self.streams.items():
             if self._left == 0:
@@ -102,9 +133,12 @@ class Reading:
             if idle and tails:
                 self._stop.wait(self._poll_s)
 
-    def _stored(self, store: FileStreamStore) -> Iterator[Batch]:
-        """What is there now."""
-        for batch in store.batches(self._select.predicate()):
+    def _stored(self, log: Log, first: int | None = None) -> Iterator[Batch]:
+        """What is there now; from a position on, when it goes on there."""
+        want = self._select.predicate()
+        if first is not None:
+            want = replace(want, first=max(first, want.first or 0))
+        for batch in log.batches(want):
             cut = self._cut(batch)
             if len(cut):
                 yield cut

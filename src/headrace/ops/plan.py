@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace._core import Disk
-from headrace.errors import BadInput, NotFound
+from headrace.errors import BadInput, DiskFault, NotFound, UnknownFormat
+from headrace.layouts.detect import room_of
 from headrace.layouts.jetstream.audit import Indexes, read_indexes
 from headrace.layouts.jetstream.inspector import (
     BlockFacts,
@@ -26,6 +27,7 @@ from headrace.layouts.jetstream.inspector import (
     find_streams,
     survey,
 )
+from headrace.layouts.room import Room
 
 PRODUCTS = {"jetstream": "NATS JetStream"}
 THREADS = min(4, os.cpu_count() or 1)
@@ -84,6 +86,15 @@ def make_plan(
         plan.streams[name] = found
         plan.tasks += [BlockTask(plan.layout, name, block) for block in found.blocks]
     return plan
+
+
+def room_at(path: str, disk: Disk | None = None) -> Room | None:
+    """The room of the layout that the directory has; None for JetStream's, or when nobody knows it: then
+    JetStream's own look says what is wrong with it (one stream's directory has no mark but its files)."""
+    try:
+        return room_of(check_path(path), disk)
+    except (NotFound, UnknownFormat, DiskFault):
+        return None
 
 
 def absolute(path: str) -> str:

@@ -95,7 +95,7 @@ def salvage(
 ) -> SalvageReport:
     """Copy what is sound at `path` into a new store at `out`. The source is only read."""
     on = disk or Disk.real()
-    target = _check_target(on, path, out)
+    target = check_target(on, path, out)
     plan = make_plan(path, stream=stream, key=key, disk=disk)
     total = 2 * plan.file_bytes
     facts = run_plan(plan, disk=disk, threads=threads, progress=progress, rounds=2)
@@ -116,7 +116,7 @@ def salvage(
         if not report.streams:
             JetStreamVolume(building, mode="rw", create=True, disk=disk, maintenance=False).close()
         report.copy_sound = _verified(building, disk, threads)
-        _take_name(on, building, target)
+        take_name(on, building, target)
     except BaseException:
         if on.entry(building) is not None:
             on.remove_dir_all(building)
@@ -124,7 +124,7 @@ def salvage(
     return report
 
 
-def _check_target(disk: Disk, path: str, out: str) -> str:
+def check_target(disk: Disk, path: str, out: str) -> str:
     source, target = absolute(path), absolute(out)
     if target == source or target.startswith(f"{source}/") or source.startswith(f"{target}/"):
         raise BadInput(f"{out}: the new store must lie outside the damaged one")
@@ -183,7 +183,7 @@ def _verified(building: str, disk: Disk | None, threads: int) -> bool:
     return report.sound
 
 
-def _take_name(disk: Disk, building: str, target: str) -> None:
+def take_name(disk: Disk, building: str, target: str) -> None:
     if disk.entry(target) is not None:
         disk.remove_dir_all(target)
     disk.rename(building, target)

@@ -83,7 +83,7 @@ _NOT_MISSED = frozenset({"metadata", "name", "num_replicas"})
 
 
 class _Head(msgspec.Struct):
-    created: str = msgspec.field(name="Created", default="0001-01-01T00:00:00Z")
+    created: str = msgspec.field(name="Created")
     name: str = msgspec.field(name="Name", default="")
 
 

@@ -112,7 +112,12 @@ def _apply_limits_in_memory(log: BlockLog, config: StreamConfig) -> None:
 
 
 def open_for_writing(
-    disk: Disk, stream_dir: str, cache_bytes: int = CACHE_BYTES, block_bytes: int | None = None
+    disk: Disk,
+    stream_dir: str,
+    cache_bytes: int = CACHE_BYTES,
+    block_bytes: int | None = None,
+    *,
+    reserve: bool = True,
 ) -> OpenedStream:
     """The caller holds the volume's lock."""
     name = stream_dir.rsplit("/", 1)[-1]
@@ -123,7 +128,7 @@ def open_for_writing(
     recovery.finish_purge(disk, stream_dir)
     make_dirs(disk, f"{stream_dir}/{MSGS}")
     sidecar = Sidecar(disk, stream_dir)
-    sidecar.prepare()
+    sidecar.prepare(reserve=reserve)
     consumers = Consumers(disk, stream_dir, name)
     found = take_messages(disk, stream_dir, config, consumers.max_stream_seq(), cache_bytes, block_bytes)
     damage += found.damage
@@ -186,9 +191,11 @@ def _note_findings(found: recovery.Recovered) -> list[Damage]:
 
 def _sync_blocks(disk: Disk, msgs_dir: str) -> None:
     """After a kill, what is in the page cache is not yet on disk; nothing is shown that can still vanish."""
-    for number in block_numbers(disk, msgs_dir):
+    numbers = block_numbers(disk, msgs_dir)
+    for number in numbers:
         disk.open(f"{msgs_dir}/{number}.blk", "write").sync_data()
-    disk.sync_dir(msgs_dir)
+    if numbers:
+        disk.sync_dir(msgs_dir)
 
 
 def _replace_damaged(disk: Disk, sidecar: Sidecar, found: recovery.Recovered) -> None:

@@ -40,10 +40,11 @@ class Sidecar:
         self._disk, self.path = disk, f"{stream_dir}/{SIDE}"
         self._mark: DiskFile | None = None
 
-    def prepare(self) -> None:
-        """Make the directory, and the reserve if the disk has room for it."""
+    def prepare(self, *, reserve: bool = True) -> None:
+        """Make the directory, and the reserve if the disk has room for it (or upkeep does that soon)."""
         make_dirs(self._disk, self.path)
-        self.keep_reserve()
+        if reserve:
+            self.keep_reserve()
 
     # The clean stop
 

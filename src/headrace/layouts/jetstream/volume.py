@@ -10,12 +10,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ from headrace.layouts.jetstream.config_json import encode_stream_meta
 from headrace.layouts.jetstream.meta import write_meta
 from headrace.layouts.jetstream.names import check_name
 from headrace.layouts.jetstream.opening import open_for_reading, open_for_writing
-from headrace.layouts.jetstream.paths import MSGS, make_dirs
+from headrace.layouts.jetstream.paths import MSGS, SIDE, make_dirs
 from headrace.layouts.jetstream.sealed import StoreKey
 from headrace.layouts.jetstream.store import FileStreamStore
 
@@ -154,13 +154,15 @@ class JetStreamVolume(Volume):
                 self._stores[name] = self._open(name, directory)
             return self._stores[name]
 
-    def _open(self, name: str, directory: str) -> FileStreamStore:
+    def _open(self, name: str, directory: str, *, fresh: bool = False) -> FileStreamStore:
+        """A stream that was just made (`fresh`) has nothing to index, and upkeep makes its reserve."""
         options: dict[str, Any] = {} if self._cache_bytes is None else {"cache_bytes": self._cache_bytes}
         if self.read_only:
             account = name.partition("/")[0] if "/" in name else DEFAULT_ACCOUNT
             secret = StoreKey(self._key, account) if self._key is not None else None
             opened = open_for_reading(self._disk, directory, secret, **options)
         else:
+            options["reserve"] = not fresh or self._keeper is None
             opened = open_for_writing(self._disk, directory, block_bytes=self._block_bytes, **options)
         store = FileStreamStore(
             self._disk,
@@ -177,7 +179,7 @@ class JetStreamVolume(Volume):
         if not self.read_only:
             store.publish()
             upkeep.apply_limits(store)
-            if not opened.clean:
+            if not opened.clean and not fresh:
                 store.write_index()
         return store
 
@@ -196,12 +198,20 @@ class JetStreamVolume(Volume):
                 if store.config != config:
                     raise AlreadyExists(f"stream {name} exists with a different configuration")
                 return store
-            make_dirs(self._disk, f"{directory}/{MSGS}")
-            write_meta(self._disk, directory, config.name, encode_stream_meta(config, self._clock()))
-            self._stores[name] = self._open(name, directory)
+            self._make(directory, config)
+            self._stores[name] = self._open(name, directory, fresh=True)
             if config.first_seq > 1:
                 self._stores[name].compact(config.first_seq)
             return self._stores[name]
+
+    def _make(self, directory: str, config: StreamConfig) -> None:
+        """The files of a new stream; each directory is synced once, when all its names are there."""
+        made = [*self._disk.create_dir_all(f"{directory}/{MSGS}")]
+        self._disk.create_dir_all(f"{directory}/{SIDE}")
+        write_meta(self._disk, directory, config.name, encode_stream_meta(config, self._clock()))
+        for each in reversed(made):
+            if not each.startswith(f"{directory}/"):
+                self._disk.sync_dir(each.rsplit("/", 1)[0] or "/")
 
     def _create_in_memory(self, name: str, config: StreamConfig) -> FileStreamStore:
         """Memory storage is the same store on a disk that is memory: gone when the volume closes."""
@@ -341,7 +351,7 @@ class JetStreamVolume(Volume):
 
 def _base(path: str) -> str:
     """The directory that holds `jetstream`."""
-    base = str(Path(path).resolve())
+    base = os.path.realpath(path)  # a circle of links stays as it is: opening it says what is wrong
     if base.rsplit("/", 1)[-1] == ROOT:
         base = base.rsplit("/", 1)[0]
     return base
