@@ -60,6 +60,8 @@ class StreamingVolume(Volume):
     """An opened store. Use `headrace.open`, or the room."""
 
     layout = "nats_streaming"
+    served_by: int | None = None
+    """The process of a real server that has the directory, when it is only read."""
 
     def __init__(
         self,
@@ -123,9 +125,8 @@ class StreamingVolume(Volume):
 
     def _look(self) -> None:
         how, disk = self._recovery(), self.home.disk
-        self._live = disk.lock_holder(f"{self.path}/{LOCK}") is not None or (
-            self._real and foreign.server_on(self.path) is not None
-        )
+        self.served_by = foreign.server_on(self.path) if self._real else None
+        self._live = disk.lock_holder(f"{self.path}/{LOCK}") is not None or self.served_by is not None
         try:
             self.info = read_info(disk, self.path, self.home.poly)
         except Damaged as problem:
@@ -288,6 +289,10 @@ class StreamingVolume(Volume):
             except Damaged as problem:
                 found.append(Damage(problem.file, problem.offset, 0, "metadata", str(problem)))
         return found
+
+    def damage_of_root(self) -> list[Damage]:
+        """Findings in server.dat and clients.dat."""
+        return list(self._damage)
 
     def tick(self) -> None:
         """One round of upkeep: age, inactivity, auto_sync, idle files. Called by a thread, or by a test."""
