@@ -83,7 +83,7 @@ def dump(disk: Disk, path: str, offset: int, *, typed: bool, flag: bool, root: s
             else "Open with file_crc=false to take the record as it is.",
             "Dataloss may occur. Details about the first corrupted record follows...",
         ]
-    lines += ["Record header:", " Bytes:", *_hex_lines(head)]
+    lines += ["Record header:", " Bytes:", head.hex(" ")]
     if len(head) == 8:
         lines += [f" Type: {word >> 24}"] if typed else []
         lines += [f" Size: {size}", f" CRC : 0x{int.from_bytes(head[4:], 'little'):08x}", "Record payload:"]
@@ -100,5 +100,5 @@ def _hex_lines(data: bytes) -> list[str]:
     for start in range(0, len(data), _PER_LINE):
         piece = data[start : start + _PER_LINE]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
-        lines.append(f" {' '.join(f'{byte:02x}' for byte in piece):<{_PER_LINE * 3 - 1}} - {text}")
+        lines.append(f"{piece.hex(' '):<{_PER_LINE * 3 - 1}} - {text}")
     return lines

@@ -90,6 +90,8 @@ def _root(ask: Look, volume: StreamingVolume, view: VolumeView) -> None:
                 f"node {info.node_id} of a cluster: clients and subscriptions are in its Raft log, not in these files"
             )
         view.details["publish subject"] = info.publish
+        if volume.options.file_crc_poly != StreamingOptions().file_crc_poly:
+            view.details["CRC polynomial"] = str(volume.options.file_crc_poly)
     elif ask.disk.entry(f"{ask.path}/{SERVER}") is None:
         view.notes.append(f"{SERVER} is missing: opening for writing makes it anew, channels are kept")
     view.details["clients"] = ", ".join(client.id for client in volume.clients.all()) or "none"
@@ -174,7 +176,7 @@ def _channel(ask: Look, volume: StreamingVolume, name: str, full: bool, threads:
 
 def _verify(ask: Look, channel: Channel, view: LogView, threads: int) -> None:
     """Every slice from its first byte to its last."""
-    options = ask.options
+    options = channel.home.options
 
     def one(number: int) -> tuple[list[Damage], int]:
         data = data_path(channel.directory, number)

@@ -13,13 +13,16 @@ from headrace.layouts.base import Damage
 from headrace.layouts.nats_streaming._kernels import StanSubs
 from headrace.layouts.nats_streaming.home import Home
 from headrace.layouts.nats_streaming.marks import Mark, MarkFile, of_channel
-from headrace.layouts.nats_streaming.names import SIDE, SUBS, data_path, slice_numbers
+from headrace.layouts.nats_streaming.names import SIDE, SUBS, data_path, make_dirs, slice_numbers
 from headrace.layouts.nats_streaming.recovery import Recovery
 from headrace.layouts.nats_streaming.slices import Slice, open_slice
 from headrace.layouts.nats_streaming.subscriptions import TYPES, Subscriptions
 
 SEQUENCE_MAX = 1 << 62
 FRONT = f"{SIDE}/front"
+"""The first sequence after `drop_front`."""
+USED = f"{SIDE}/used"
+"""A sequence that was given out, though no message shows it any more."""
 
 
 @dataclass(slots=True)
@@ -61,15 +64,21 @@ def open_channel(home: Home, name: str, *, live_writer: bool = False) -> Opened:
     slices, highest = _slices(how, home, name, numbers, mark)
     data = how.read_records(f"{directory}/{SUBS}", TYPES, mark)
     table = Subscriptions.load(how, data)
-    evidence = [highest, table.totals()[3], *(found.last for found in slices)]
-    last = max(value for value in evidence if value < SEQUENCE_MAX)
+    last = max((found.last for found in slices), default=0)
+    evidence = max((v for v in (highest, table.totals()[3]) if v < SEQUENCE_MAX), default=0)
+    used = max(evidence, _number(home, directory, USED))
+    if evidence > last and used == evidence and how.writing:
+        # What shows it may be cut or compacted away later.
+        make_dirs(home.disk, f"{directory}/{SIDE}", True)
+        home.disk.replace_file(f"{directory}/{USED}", str(used).encode())
+    last = max(last, used)
     return Opened(
         slices=slices,
         table=table,
         subs_size=len(data),
         next_number=max(numbers, default=0) + 1,
         next_sequence=last + 1,
-        front=_front(home, directory),
+        front=_number(home, directory, FRONT),
         mark_file=mark_file,
         damage=how.damage,
     )
@@ -94,11 +103,11 @@ def _slices(
     return slices, highest
 
 
-def _front(home: Home, directory: str) -> int:
-    """The first sequence after `drop_front`, which the product has no place for."""
-    path = f"{directory}/{FRONT}"
+def _number(home: Home, directory: str, name: str) -> int:
+    """A number that the product has no place for; 0 when there is none."""
+    path = f"{directory}/{name}"
     try:
         text = home.disk.read(path, 32).decode("ascii", "replace") if home.disk.entry(path) else "0"
-        return int(text)
+        return min(max(int(text), 0), SEQUENCE_MAX)
     except (HeadraceError, ValueError):
         return 0

@@ -14,6 +14,8 @@ from headrace.layouts.nats_streaming.recovery import Recovery
 LOG = logging.getLogger("headrace")
 _BYTES_MAX = 1 << 20
 DEFAULT_CLUSTER = "test-cluster"
+USUAL_POLYS = (0xEDB8_8320, 0x82F6_3B78, 0xEB31_D82E)
+"""IEEE, Castagnoli, Koopman."""
 
 
 def read_info(disk: Disk, root: str, poly: int, strict: bool = True) -> ServerInfo | None:
@@ -44,6 +46,17 @@ def read_info(disk: Disk, root: str, poly: int, strict: bool = True) -> ServerIn
         return ServerInfo.decode(frames[0][2])
     except ValueError as problem:
         raise advice.damaged(path, frames[0][0], str(problem)) from None
+
+
+def find_poly(disk: Disk, root: str, given: int) -> int:
+    """The polynomial that server.dat was written with, if it is a usual one and not the given; for reading."""
+    for poly in (given, *USUAL_POLYS):
+        try:
+            if read_info(disk, root, poly) is not None:
+                return poly
+        except Damaged:
+            continue
+    return given
 
 
 def recover_info(how: Recovery, cluster_id: str, has_channels: bool) -> ServerInfo:

@@ -151,7 +151,8 @@ def _mend(
             continue
         if how.truncate and _ends_inside(data, offset):
             how.cut(made.data_path, offset)
-            return _mend(how, made, index, channel, mark, summary, offset)
+            made, again = _mend(how, made, index, channel, mark, summary, offset)
+            return made, max(highest, again)
         raise how.stop(made.data_path, offset, detail, typed=False)
     how.damage += findings_to_damage(made.data_path, made.index_path, findings)
     if differs and how.writing:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import msgspec
+
 from headrace.errors import (
     AlreadyExists,
     BadInput,
@@ -50,7 +52,7 @@ from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.protos import ServerInfo
 from headrace.layouts.nats_streaming.recovery import Recovery, take_witness
 from headrace.layouts.nats_streaming.seal import key_text
-from headrace.layouts.nats_streaming.server_info import read_info, recover_info
+from headrace.layouts.nats_streaming.server_info import find_poly, read_info, recover_info
 
 LOG = logging.getLogger("headrace")
 TOO_MANY = "too many channels"
@@ -86,6 +88,9 @@ class StreamingVolume(Volume):
         self.durability: Durability = durability if self.options.file_sync else "interval"
         self.read_only, self._real = mode == "r", disk is None
         on = disk or Disk.real()
+        if self.read_only:
+            poly = find_poly(on, self.path, self.options.file_crc_poly)
+            self.options = msgspec.structs.replace(self.options, file_crc_poly=poly)
         self.home = Home(
             disk=on,
             root=self.path,

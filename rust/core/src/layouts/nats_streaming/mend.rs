@@ -109,6 +109,11 @@ pub fn mend(
     };
     walk.run()?;
     let mut out = walk.out;
+    if bad.len() as u64 > out.taken_in {
+        // Entries that cannot be read may have vouched for what is unsound here.
+        let tails = out.findings.iter_mut().filter(|found| found.kind == "unsound-tail");
+        tails.for_each(|found| found.kind = "bad-record");
+    }
     for offset in &bad {
         let detail = "an index entry is not sound; the record itself tells what it said".into();
         out.findings.push(Finding {
