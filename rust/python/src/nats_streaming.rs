@@ -270,9 +270,8 @@ impl StanSubs {
             let walk = frames::walk(data, &Reading { crc: &crc, strict, types: subs::SENT, tolerant });
             let mut found = problems(&walk);
             let (table, bad) = subs::load(data, &walk.frames);
-            found.extend(bad.iter().map(|frame| {
-                (frame.offset, frame.payload.end, "the payload is no record of a subscription".to_owned(), false)
-            }));
+            let odd = bad.iter().map(|(frame, why)| (frame.offset, frame.payload.end, (*why).to_owned(), false));
+            found.extend(odd);
             (table, found, walk.sound_end)
         });
         Ok((StanSubs { table: Mutex::new(table), crc }, found, end))

@@ -209,6 +209,10 @@ class Channel(Log):
         for found in dirty:
             files.sync(found.index_path)
         files.sync(self.subscriptions.path)
+        for directory in (self.directory, self.home.root):
+            if directory in self.home.new_names:
+                self.home.disk.sync_dir(directory)
+                self.home.new_names.discard(directory)
 
     # Reading
 
@@ -391,7 +395,11 @@ def make_files(home: Home, directory: str, paths: list[str]) -> None:
         file.write_at(0, HEAD)
         if home.syncs:
             file.sync_data()
+        else:
+            home.files.wrote(path)
     if home.syncs:
         for path in paths:
             home.disk.rename(f"{path}.tmp", path)
         home.disk.sync_dir(directory)
+    else:
+        home.new_names |= {directory, home.root}

@@ -30,12 +30,11 @@ class Clients:
         disk: Disk,
         files: Descriptors | None = None,
         options: StreamingOptions | None = None,
-        begin: Callable[[], None] = lambda: None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = f"{root}/{CLIENTS}"
         self._disk, self._files, self._options = disk, files, options or StreamingOptions()
-        self._begin, self._now_s = begin, now_s
+        self._now_s = now_s
         self._clients: dict[str, ClientInfo] = {}
         self._removed, self._size = 0, len(data)
         self._compacted_at: float | None = None
@@ -88,7 +87,6 @@ class Clients:
         if self._files is None:
             raise BadInput(f"{self.path} was opened for reading; open the store with mode='rw'")
         record = stan_frame(kind, payload, self._options.file_crc_poly)
-        self._begin()
         with self._files.use(self.path, "write") as file:
             file.write_at(self._size, record)
         self._files.wrote(self.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.layouts.base import Durability
 from headrace.layouts.nats_streaming._kernels import Disk
@@ -27,6 +27,8 @@ class Home:
     durability: Durability
     read_only: bool
     key: str | None = None
+    new_names: set[str] = field(default_factory=lambda: set())
+    """Directories with names that are not synced yet (mode `interval`)."""
 
     @property
     def poly(self) -> int:

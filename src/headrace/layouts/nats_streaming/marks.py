@@ -1,8 +1,12 @@
 """`headrace/open`: up to where a channel was sound and synced when this life of it began to write.
 
-Written before the first write, removed at a clean stop. If it is there at the next opening, the last writer was
-Headrace and it was killed, or the power went: what is torn behind the lengths in it are writes that nobody was
-promised. Those are put aside and reported; damage before them stops the opening, as damage does.
+    <root>/headrace.open               since the store was opened: the length of clients.dat, the mode
+    <root>/<channel>/headrace/open     since the channel's first write: lengths of its newest slice and of subs.dat
+
+Removed at a clean stop. If it is there at the next opening, the last writer was Headrace and it was killed, or the
+power went: what is torn behind the lengths in it are writes that nobody was promised. Those are put aside and reported;
+damage before them stops the opening, as damage does. In mode `interval` a channel's mark is not synced, so a life in
+that mode says it for all channels.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     slice: int = 0
     data: int = 0
     records: int = 0
+    durability: str = "sync"
 
     def covers(self, number: int, offset: int) -> bool:
         """Whether that place was written before the life that ended without a clean stop."""
@@ -64,6 +69,11 @@ class MarkFile:
         if self._written or self._disk.entry(self.path) is not None:
             self._disk.remove_file(self.path)
             self._written = False
+
+
+def of_root(disk: Disk, root: str) -> MarkFile:
+    """The mark of a store; always synced."""
+    return MarkFile(disk, f"{root}/{SIDE}.open", True)
 
 
 def of_channel(disk: Disk, directory: str, durable: bool) -> MarkFile:

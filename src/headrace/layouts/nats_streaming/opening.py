@@ -39,8 +39,9 @@ class Opened:
     damage: list[Damage]
 
 
-def open_channel(home: Home, name: str, *, live_writer: bool = False) -> Opened:
-    """Recover one channel. Damaged when it is opened for writing and something may have been lost."""
+def open_channel(home: Home, name: str, torn: Mark | None = None, *, live_writer: bool = False) -> Opened:
+    """Recover one channel. Damaged when it is opened for writing and something may have been lost. `torn` is the mark
+    of a channel that has none of its own."""
     directory = home.directory(name)
     how = Recovery(
         home.disk,
@@ -52,7 +53,7 @@ def open_channel(home: Home, name: str, *, live_writer: bool = False) -> Opened:
         live_writer=live_writer,
     )
     mark_file = of_channel(home.disk, directory, home.syncs)
-    mark = None if home.read_only else mark_file.read()
+    mark = None if home.read_only else mark_file.read() or torn
     numbers, wrong = slice_numbers(home.disk, directory)
     for file in wrong:
         if how.writing:
@@ -63,7 +64,7 @@ def open_channel(home: Home, name: str, *, live_writer: bool = False) -> Opened:
         how.note(f"{directory}/{file}", 0, 0, "metadata", f"message log has an invalid name: {file}")
     slices, highest = _slices(how, home, name, numbers, mark)
     data = how.read_records(f"{directory}/{SUBS}", TYPES, mark)
-    table = Subscriptions.load(how, data)
+    table = Subscriptions.load(how, f"{directory}/{SUBS}", data)
     last = max((found.last for found in slices), default=0)
     evidence = max((v for v in (highest, table.totals()[3]) if v < SEQUENCE_MAX), default=0)
     used = max(evidence, _number(home, directory, USED))

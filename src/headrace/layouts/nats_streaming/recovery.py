@@ -23,6 +23,7 @@ from headrace.layouts.nats_streaming.names import HEAD, SIDE, WITNESS, make_dirs
 
 LOG = logging.getLogger("headrace")
 SMALL_FILE_BYTES_MAX = 1 << 30
+_ZEROS_MAX = 64 << 20
 REFUSED = "file store should not be opened consecutively with the TruncateUnexpectedEOF option set to true"
 
 Problem = tuple[int, int, str, bool]
@@ -109,7 +110,8 @@ class Recovery:
         head = self.disk.open(path).read_at(0, 4)
         if head == HEAD:
             return True
-        if len(head) < 4:
+        if len(head) < 4 or not any(self.disk.open(path).read_at(0, _ZEROS_MAX)):
+            # A name that was there before its content: cut short, or a length without bytes.
             problem = f"unable to verify file version: {'unexpected EOF' if head else 'EOF'}"
             if self.writing:
                 file = self.disk.open(path, "write")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import BadInput, NotFound, StoreFull
 from headrace.layouts.base import ConsumerState, Cursors, Pending, SequencePair
+from headrace.layouts.nats_streaming import advice
 from headrace.layouts.nats_streaming._kernels import Disk, StanSubs, stan_frame
 from headrace.layouts.nats_streaming.descriptors import Descriptors
 from headrace.layouts.nats_streaming.names import HEAD, SUBS
@@ -106,9 +107,14 @@ class Subscriptions(Cursors):
         self._mutex = threading.RLock()
 
     @staticmethod
-    def load(how: Recovery, data: bytes) -> StanSubs:
-        """The table that the sound content of a file says; payloads that are none are reported."""
-        table, _, _ = StanSubs.load(data, how.poly, how.strict, True)
+    def load(how: Recovery, path: str, data: bytes) -> StanSubs:
+        """The table that a file's content says. Records that are sound and yet not what their type says are reported:
+        the type stands outside the CRC."""
+        table, problems, _ = StanSubs.load(data, how.poly, how.strict, True)
+        known = {(found.file, found.offset) for found in how.damage}
+        for offset, end, detail, _ in problems:
+            if (path, offset) not in known:
+                how.note(path, offset, end - offset, "bad-record", f"{detail}: {advice.may_be_lost(path)}")
         return table
 
     # Reading

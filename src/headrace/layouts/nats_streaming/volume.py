@@ -37,7 +37,7 @@ from headrace.layouts.nats_streaming.clients import TYPES, Clients
 from headrace.layouts.nats_streaming.descriptors import Descriptors
 from headrace.layouts.nats_streaming.home import Home
 from headrace.layouts.nats_streaming.limits import LimitTable
-from headrace.layouts.nats_streaming.marks import Mark, MarkFile
+from headrace.layouts.nats_streaming.marks import Mark, of_root
 from headrace.layouts.nats_streaming.names import (
     CLIENTS,
     LOCK,
@@ -62,6 +62,7 @@ class StreamingVolume(Volume):
     """An opened store. Use `headrace.open`, or the room."""
 
     layout = "nats_streaming"
+    _torn: Mark | None = None
     served_by: int | None = None
     """The process of a real server that has the directory, when it is only read."""
 
@@ -151,9 +152,8 @@ class StreamingVolume(Volume):
             take_witness(disk, self.path, options.file_truncate_bad_eof)
             how, found = self._recovery(), channels(disk, self.path)
             self.info = recover_info(how, options.cluster_id, bool(found))
-            mark = MarkFile(disk, f"{self.path}/headrace.clients.open", self.durability == "sync")
-            data = how.read_records(f"{self.path}/{CLIENTS}", TYPES, mark.read())
-            size = len(data)
+            self._mark_file, ended = (mark := of_root(disk, self.path)), mark.read()
+            data = how.read_records(f"{self.path}/{CLIENTS}", TYPES, ended)
             self.clients = Clients(
                 self.path,
                 data,
@@ -161,10 +161,11 @@ class StreamingVolume(Volume):
                 disk=disk,
                 files=self.home.files,
                 options=options,
-                begin=lambda: mark.begin(Mark(records=size)),
             )
-            self._client_mark, self._damage = mark, how.damage
+            self._damage = how.damage
+            self._torn = Mark() if ended is not None and ended.durability == "interval" else None
             self._recover(found)
+            mark.begin(Mark(records=len(data), durability=self.durability))
         except BaseException:
             self._lock.release()
             raise
@@ -193,7 +194,7 @@ class StreamingVolume(Volume):
                 raise
 
     def _open(self, name: str) -> Channel:
-        channel = Channel(self.home, name, open_channel(self.home, name, live_writer=self._live))
+        channel = Channel(self.home, name, open_channel(self.home, name, self._torn, live_writer=self._live))
         for damage in channel.damage():
             LOG.warning("%s: %s at byte %d: %s", damage.file, damage.kind, damage.offset, damage.detail)
         if not self.read_only:
@@ -324,7 +325,7 @@ class StreamingVolume(Volume):
             if self._lock is not None:
                 try:
                     self.clients.commit()
-                    self._client_mark.end()
+                    self._mark_file.end()
                 except HeadraceError as problem:
                     problems.append(problem)
                 self._lock.release()

@@ -256,7 +256,9 @@ impl Walk<'_> {
         };
         let (end, detail) = self.end_of_damage(at, limit)?;
         let known = below.min(self.following(end, limit)?.unwrap_or(below));
-        let lost = (!nothing_lost && known != u64::MAX && known > self.last() + 1).then(|| (self.last() + 1, known));
+        // At the start of a slice nothing says where it began: the one before the next sound record is lost at least.
+        let first = if self.last() == 0 { known.saturating_sub(1) } else { self.last() + 1 };
+        let lost = (!nothing_lost && known != u64::MAX && known > first).then_some((first, known));
         self.plausible(at)?;
         self.report(kind, at, end, lost, detail);
         Ok(end)

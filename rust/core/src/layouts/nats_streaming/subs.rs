@@ -32,34 +32,70 @@ pub struct Subs {
     pub highest: u64,
 }
 
-/// Field `number` (a varint) of a protobuf, 0 when absent; `None` when the bytes are none.
-fn field(payload: &[u8], number: u64) -> Option<u64> {
-    let (mut at, mut found) = (0, 0);
+/// What a payload looks like. The type of a record stands outside its CRC: the payload must bear it out.
+#[derive(PartialEq, Eq)]
+enum Shape {
+    /// An id, or nothing.
+    Id,
+    /// An id and a sequence.
+    Pair,
+    State,
+}
+
+struct Payload {
+    shape: Shape,
+    id: u64,
+    sequence: u64,
+    last_sent: u64,
+}
+
+fn parse(payload: &[u8]) -> Option<Payload> {
+    let mut out = Payload { shape: Shape::Id, id: 0, sequence: 0, last_sent: 0 };
+    let mut at = 0;
     while at < payload.len() {
         let tag = varint(payload, &mut at)?;
-        if tag == number << 3 {
-            found = varint(payload, &mut at)?;
-        } else {
-            skip(payload, &mut at, tag & 7)?;
+        match (tag >> 3, tag & 7) {
+            (1, 0) => out.id = varint(payload, &mut at)?,
+            (2, 0) => (out.shape, out.sequence) = (Shape::Pair, varint(payload, &mut at)?),
+            (number, wire) => {
+                out.shape = Shape::State;
+                match (number, wire) {
+                    (LAST_SENT, 0) => out.last_sent = varint(payload, &mut at)?,
+                    _ => skip(payload, &mut at, wire)?,
+                }
+            }
         }
     }
-    Some(found)
+    Some(out)
 }
 
 impl Subs {
-    /// Takes one record in; false when its payload is no protobuf.
-    pub fn apply(&mut self, kind: u8, payload: &[u8]) -> bool {
-        let (Some(id), Some(second)) = (field(payload, 1), field(payload, 2).or(Some(0))) else { return false };
-        match kind {
-            NEW | UPDATE => {
-                let Some(last_sent) = field(payload, LAST_SENT) else { return false };
-                self.put(kind, id, payload, last_sent);
-            }
-            DELETE => self.delete(id),
-            ACK => drop(self.acked(id, &[second])),
-            _ => drop(self.sent(id, &[second])),
+    /// Takes one record in; says why when it cannot be, or is not what it says.
+    pub fn apply(&mut self, kind: u8, payload: &[u8]) -> Result<(), &'static str> {
+        let found = parse(payload).ok_or("the payload is no record of a subscription")?;
+        let fits = match kind {
+            NEW | UPDATE => found.shape == Shape::State,
+            DELETE => found.shape == Shape::Id,
+            _ => found.shape == Shape::Pair,
+        };
+        if !fits {
+            return Err("the payload is not that of the record's type; it is passed over");
         }
-        true
+        let sub = self.subs.get(&found.id);
+        match kind {
+            NEW | UPDATE => self.put(kind, found.id, payload, found.last_sent),
+            DELETE => self.delete(found.id),
+            ACK if sub.is_some_and(|sub| found.sequence > sub.last_sent) => {
+                self.sent(found.id, &[found.sequence]);
+                return Err("an ack of what was never sent; it is taken for the delivery");
+            }
+            ACK => drop(self.acked(found.id, &[found.sequence])),
+            _ if sub.is_some_and(|sub| sub.pending.contains(&found.sequence)) => {
+                return Err("sent twice; the second may have been an ack: it is delivered again");
+            }
+            _ => drop(self.sent(found.id, &[found.sequence])),
+        }
+        Ok(())
     }
 
     pub fn put(&mut self, kind: u8, id: u64, state: &[u8], last_sent: u64) {
@@ -126,9 +162,14 @@ pub fn updates(out: &mut Vec<u8>, kind: u8, id: u64, sequences: &[u64], crc: &Cr
     }
 }
 
-/// Folds the records of a whole file; returns those whose payload could not be read.
-pub fn load<'a>(data: &[u8], found: &'a [Frame]) -> (Subs, Vec<&'a Frame>) {
+/// Folds the records of a whole file; returns those that are not what they say, and why.
+pub fn load<'a>(data: &[u8], found: &'a [Frame]) -> (Subs, Vec<(&'a Frame, &'static str)>) {
     let mut subs = Subs::default();
-    let bad = found.iter().filter(|frame| !subs.apply(frame.kind, &data[frame.payload.clone()])).collect();
+    let mut bad = Vec::new();
+    for frame in found {
+        if let Err(why) = subs.apply(frame.kind, &data[frame.payload.clone()]) {
+            bad.push((frame, why));
+        }
+    }
     (subs, bad)
 }
