@@ -56,6 +56,7 @@ from headrace.layouts.nats_streaming.server_info import find_poly, read_info, re
 
 LOG = logging.getLogger("headrace")
 TOO_MANY = "too many channels"
+CLOSING_THREADS = 16
 
 
 class StreamingVolume(Volume):
@@ -316,11 +317,12 @@ class StreamingVolume(Volume):
         with self._mutex:
             self._closed = True
             problems: list[HeadraceError] = []
-            for channel in self._channels.values():
-                try:
-                    channel.close()
-                except HeadraceError as problem:  # the others are to be stopped all the same
-                    problems.append(problem)
+            if self.read_only:
+                self._channels.clear()
+            # Syncs of different files share the disk's own commits; one after the other they would not.
+            with ThreadPoolExecutor(CLOSING_THREADS if len(self._channels) > CLOSING_THREADS else 1) as pool:
+                for problem in pool.map(_closed, self._channels.values()):
+                    problems += [problem] if problem else []
             self.home.archiver.wait()
             if self._lock is not None:
                 try:
@@ -336,3 +338,12 @@ class StreamingVolume(Volume):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed(f"{self.path} was closed; open it again")
+
+
+def _closed(channel: Channel) -> HeadraceError | None:
+    """Stop a channel; the others are to be stopped all the same if it fails."""
+    try:
+        channel.close()
+    except HeadraceError as problem:
+        return problem
+    return None
