@@ -481,3 +481,28 @@ def test_quick_inspect_and_recognition(tmp_path: Path) -> None:
     assert seen[-1][0] == seen[-1][1] > 0
     with pytest.raises(NotFound):
         ROOM.inspect(str(tmp_path))
+
+
+def test_a_copy_has_every_place(tmp_path: Path) -> None:
+    """What salvage and conversions need: sequences, times, subscriptions with what is pending, clients."""
+    with StreamingVolume(str(FOLDER / "clean")) as source, open_rw(str(tmp_path / "copy")) as target:
+        for name in source.logs():
+            log = target.create(name)
+            for batch in source.open(name).batches():
+                target.commit([log.append(batch, keep_positions=True)])
+            log.subscriptions.take_from(source.open(name).subscriptions)
+        for client in source.clients.all():
+            target.clients.add(client)
+    with StreamingVolume(str(FOLDER / "clean")) as source, StreamingVolume(str(tmp_path / "copy")) as copied:
+        for name in source.logs():
+            assert [*copied.open(name)] == [*source.open(name)]
+            readers = [
+                (r.name, r.last_sent, r.pending, r.is_closed)
+                for r in source.open(name).subscriptions.readers()
+            ]
+            again = [
+                (r.name, r.last_sent, r.pending, r.is_closed)
+                for r in copied.open(name).subscriptions.readers()
+            ]
+            assert again == readers
+        assert copied.clients.all() == source.clients.all()

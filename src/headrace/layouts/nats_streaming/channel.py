@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -51,6 +52,7 @@ class Channel(Log):
         self.lock = threading.RLock()
         self.closed = False
         self.dropped_noted = False
+        self._touched: list[Slice] = []
         self.messages = sum(found.count for found in self.slices)
         self.counted = sum(found.counted for found in self.slices)
         self.first = next((found.first for found in self.slices if found.count), self.next)
@@ -108,6 +110,8 @@ class Channel(Log):
             msgs_left, bytes_left, lossy, self.home.poly, sealing.parts() if sealing else None,
         )  # fmt: skip
         files = self.home.files
+        if current not in self._touched[-1:]:
+            self._touched.append(current)
         with files.use(current.data_path, "write") as file:
             file.write_at(current.data_end, records)
         files.wrote(current.data_path)
@@ -167,6 +171,8 @@ class Channel(Log):
 
     def begin_life(self) -> None:
         """Before the first write since it was opened: note up to where everything is sound."""
+        if self.mark_file.begun:
+            return
         last = self.slices[-1] if self.slices else None
         entry = self.home.disk.entry(f"{self.directory}/{SUBS}")
         self.mark_file.begin(
@@ -195,7 +201,7 @@ class Channel(Log):
     def _sync(self) -> None:
         files = self.home.files
         with self.lock:
-            dirty = list(self.slices)
+            dirty, self._touched = self._touched, self._touched[-1:]
             taken = [(found, found.waiting) for found in dirty if found.waiting]
             for found, _ in taken:
                 found.waiting = []
@@ -236,13 +242,11 @@ class Channel(Log):
 
     def _read_some(self, position: int, below: int, max_msgs: int, max_bytes: int) -> tuple[Batch, int]:
         with self.lock:
-            at = next(
-                (n for n, found in enumerate(self.slices) if found.indexed and found.last >= position), None
-            )
-            if at is None:
+            at = bisect_left(self.slices, position, key=lambda found: found.last if found.count else NO_LIMIT)
+            if at == len(self.slices) or not self.slices[at].indexed:
                 return Batch.build(self.name, []), below
             found = self.slices[at]
-            following = next((later.first for later in self.slices[at + 1 :] if later.count), below)
+            following = next((later.first for later in self.slices[at + 1 : at + 2] if later.count), below)
             count, first = found.indexed, found.first
         with self.files_of(found) as (data, index):
             batch, reached, findings, not_opened = stan_read(

@@ -40,6 +40,11 @@ class MarkFile:
         self._disk, self.path, self._durable = disk, path, durable
         self._written = False
 
+    @property
+    def begun(self) -> bool:
+        """Whether this life has its mark."""
+        return self._written
+
     def read(self) -> Mark | None:
         """What a killed writer left; None after a clean stop or if nobody of ours wrote."""
         try:

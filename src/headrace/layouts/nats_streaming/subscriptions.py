@@ -212,6 +212,19 @@ class Subscriptions(Cursors):
             self._write(self._table.acked(id, sequences))
             self._maybe_compact()
 
+    def take_from(self, other: Subscriptions) -> int:
+        """Every subscription of another channel with its number, its place and what is pending: for copies of a
+        store. Only into a channel without any; returns how many came."""
+        with self._mutex:
+            if len(self):
+                raise BadInput(f"{self.path} has subscriptions already")
+            for one in other.subscriptions():
+                state = one.state.with_(last_sent=one.last_sent)
+                self._write(self._table.put(NEW, state.id, state.encode(), one.last_sent))
+                self._write(self._table.sent(state.id, one.pending))
+            self.flush()
+            return len(self)
+
     def flush(self) -> None:
         """Hand what waits in memory to the operating system."""
         with self._mutex:
