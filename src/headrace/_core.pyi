@@ -594,7 +594,7 @@ class Exchange:
 
 # NATS Streaming
 
-# (sequence, offset, time, payload size)
+# (sequence, offset, earliest or latest time of the slice, payload size)
 _StanEntry = tuple[int, int, int, int]
 # (in the index, kind, offset, length, first lost sequence, next sequence, detail)
 _StanFinding = tuple[bool, str, int, int, int | None, int | None, str]

@@ -506,3 +506,43 @@ def test_a_copy_has_every_place(tmp_path: Path) -> None:
             ]
             assert again == readers
         assert copied.clients.all() == source.clients.all()
+
+
+def test_a_copy_keeps_times_in_any_order() -> None:
+    disk = Disk.memory()
+    times = [50, 10, 90, 20, 70]
+    with open_rw("/s", disk, slice_max_msgs=2) as volume:
+        log = volume.create("a")
+        batch = Batch.build("a", [b"x"] * 5, times=times, positions=[2, 4, 6, 8, 10])
+        volume.commit([log.append(batch, keep_positions=True)])
+        assert [r.time_ns for r in log] == times
+        wanted = Predicate(since_ns=20, until_ns=71)
+        assert [r.seq for b in log.batches(wanted) for r in b] == [2, 8, 10]
+        volume.commit([log.append(Batch.build("a", [b"y"], times=[1]))])
+        assert log.read(11)[0].time_ns == 90, "its own messages do not go back in time"
+    with StreamingVolume("/s", disk=disk) as volume:
+        log = volume.open("a")
+        assert [r.seq for b in log.batches(wanted) for r in b] == [2, 8, 10]
+        assert [(t.first, t.next) for t in log.scan_tasks(wanted)] == [(2, 5), (6, 9), (10, 12)]
+
+
+def test_torn_new_files_and_a_lone_header_are_no_reason_to_stop() -> None:
+    disk = Disk.memory()
+    with open_rw("/s", disk) as volume:
+        log = volume.create("a")
+        volume.commit([log.append(Batch.build("a", [b"1", b"2"]))])
+        log.subscriptions.create(SubState(client_id="c", inbox="i", is_durable=True, durable_name="d"))
+    for name, data in {"msgs.2.dat": b"", "msgs.2.idx": b"\1", "msgs.3.dat": b"\1\0\0\0"}.items():
+        disk.open(f"/s/a/{name}", "write").write_at(0, data)
+    subs = disk.open("/s/a/subs.dat", "write")
+    size = len(subs)
+    subs.write_at(size, b"\x20\0\0\5abcd")
+    with open_rw("/s", disk) as volume:
+        assert volume.open("a").subscriptions.names() == ["c/d"]
+        volume.commit([volume.open("a").append(Batch.build("a", [b"3"]))])
+        volume.open("a").subscriptions.sent(1, [1])
+        assert {d.kind for d in volume.damage()} == {"metadata", "index", "unsound-tail"}
+    assert disk.read(f"/s/a/headrace/subs.dat.cut-{size}") == b"\x20\0\0\5abcd"
+    with open_rw("/s", disk) as volume:
+        assert list(content(volume, "a")) == [1, 2, 3] and not volume.damage()
+        assert volume.open("a").subscriptions.reader("c/d").pending == (1,)

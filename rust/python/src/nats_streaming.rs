@@ -97,8 +97,9 @@ fn stan_encode<'py>(
 
 type Entry = (u64, u64, i64, u32);
 
-fn entry(entry: &index::Entry) -> Entry {
-    (entry.sequence, entry.offset, entry.time, entry.size)
+/// With the earliest or latest time of the slice, which need not be its own.
+fn entry(entry: &index::Entry, time: i64) -> Entry {
+    (entry.sequence, entry.offset, time, entry.size)
 }
 
 type Summary = (u64, Entry, Entry, u64, u64, Option<String>, bool);
@@ -108,7 +109,7 @@ type Summary = (u64, Entry, Entry, u64, u64, Option<String>, bool);
 fn stan_index(py: Python<'_>, file: &DiskFile, poly: u32, strict: bool) -> PyResult<Summary> {
     let (file, crc) = (file.inner(), Crc::new(poly));
     let found = py.detach(|| index::summarize(file, &crc, strict)).map_err(disk_error)?;
-    let (first, last) = (entry(&found.first), entry(&found.last));
+    let (first, last) = (entry(&found.first, found.times.0), entry(&found.last, found.times.1));
     Ok((found.count, first, last, found.counted, found.sound_bytes, found.problem, found.padded))
 }
 
@@ -194,7 +195,9 @@ fn stan_mend<'py>(
             Ok((found, image))
         })
         .map_err(disk_error)?;
-    let (first, last) = (found.entries.first().map(entry), found.entries.last().map(entry));
+    let times = found.times();
+    let first = found.entries.first().map(|first| entry(first, times.0));
+    let last = found.entries.last().map(|last| entry(last, times.1));
     let counts = (found.entries.len() as u64, found.counted(), found.taken_in, found.highest);
     let findings = found.findings.into_iter().map(finding).collect();
     let image = PyBytes::new(py, &image);

@@ -123,9 +123,10 @@ class Channel(Log):
             sealing.nonce = nonce
         if not current.count:
             current.first, current.first_time_ns = first, first_ns
+        current.first_time_ns = min(current.first_time_ns, first_ns)
         if not self.messages:
             self.first = first
-        current.last, current.last_time_ns = following - 1, last_ns
+        current.last, current.last_time_ns = following - 1, max(current.last_time_ns, last_ns)
         current.count += taken
         current.counted += counted
         current.data_end += len(records)
@@ -333,7 +334,9 @@ class Channel(Log):
         want = predicate or Predicate()
         position = max(want.first or 0, self.first)
         if want.since_ns is not None:
-            position = max(position, self.seq_from_time(want.since_ns))
+            # By slices only: in a copy of another log times need not be in order.
+            late = (s.first for s in self.slices if s.count and s.last_time_ns >= want.since_ns)
+            position = max(position, next(late, self.next))
         below = min(self._visible(), want.next if want.next is not None else self.next)
         while position < below:
             batch, position = self._read_some(position, below, 65_536, 16 << 20)

@@ -161,7 +161,7 @@ def _channel(ask: Look, volume: StreamingVolume, name: str, full: bool, threads:
         )
         view.cursors.append(row)
     if full:
-        _verify(ask, channel, view, threads)
+        _verify(ask, channel, view, volume.is_live, threads)
     view.damage = channel.damage() + [d for row in view.files for d in row.damage]
     view.damage = list({(d.file, d.offset, d.kind): d for d in view.damage}.values())
     view.damage.sort(key=lambda d: (d.file, d.offset))
@@ -174,7 +174,7 @@ def _channel(ask: Look, volume: StreamingVolume, name: str, full: bool, threads:
     return view
 
 
-def _verify(ask: Look, channel: Channel, view: LogView, threads: int) -> None:
+def _verify(ask: Look, channel: Channel, view: LogView, live: bool, threads: int) -> None:
     """Every slice from its first byte to its last."""
     options = channel.home.options
 
@@ -196,7 +196,9 @@ def _verify(ask: Look, channel: Channel, view: LogView, threads: int) -> None:
             if row is None:
                 row = FileRow(path, "slice without a sound message", size)
                 view.files.append(row)
-            row.damage += found
+            # What a writer has not put into the index yet is not damage.
+            busy = live and number == numbers[-1]
+            row.damage += [d for d in found if not (busy and d.kind in ("index", "unsound-tail"))]
             ask.advance(size)
 
 

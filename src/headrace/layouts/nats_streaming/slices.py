@@ -85,10 +85,13 @@ def open_slice(
             raise how.stop(made.data_path, 0, "unable to verify file version: EOF", typed=False)
         how.check_head(made.data_path, data_size)
         if summary is None or not summary[0]:
+            if how.writing and index is None:
+                how.disk.replace_file(made.index_path, HEAD)
             return made, 0
     else:
         how.check_head(made.data_path, data_size)
-    if summary is not None and index is not None and not summary[5] and summary[0]:
+    growing = how.live_writer and summary is not None and summary[5] == "unexpected EOF"
+    if summary is not None and index is not None and summary[0] and (growing or not summary[5]):
         count, first, last, counted, _, _, _ = summary
         end = _end(last)
         if (data_size == end or (how.live_writer and data_size > end)) and _last_is_sound(

@@ -297,6 +297,11 @@ class StreamingVolume(Volume):
                 found.append(Damage(problem.file, problem.offset, 0, "metadata", str(problem)))
         return found
 
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody else was writing when it was opened for reading."""
+        return self._live
+
     def damage_of_root(self) -> list[Damage]:
         """Findings in server.dat and clients.dat."""
         return list(self._damage)

@@ -59,6 +59,8 @@ pub struct Summary {
     pub count: u64,
     pub first: Entry,
     pub last: Entry,
+    /// The earliest and the latest time.
+    pub times: (i64, i64),
     /// As limits count: payload and 40 each.
     pub counted: u64,
     /// Bytes up to the end of the last sound entry.
@@ -103,9 +105,10 @@ pub fn summarize(file: &dyn DiskFile, crc: &Crc, check: bool) -> DiskResult<Summ
                 return Ok(found);
             }
             if found.count == 0 {
-                found.first = entry;
+                (found.first, found.times) = (entry, (entry.time, entry.time));
             }
             found.last = entry;
+            found.times = (found.times.0.min(entry.time), found.times.1.max(entry.time));
             found.count += 1;
             found.counted += u64::from(entry.size) + COUNTED;
             found.sound_bytes += ENTRY as u64;

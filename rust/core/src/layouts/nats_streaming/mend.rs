@@ -34,6 +34,12 @@ pub struct Mended {
 }
 
 impl Mended {
+    /// The earliest and the latest time.
+    pub fn times(&self) -> (i64, i64) {
+        let times = self.entries.iter().map(|entry| entry.time);
+        times.fold((i64::MAX, i64::MIN), |(first, last), time| (first.min(time), last.max(time)))
+    }
+
     /// What limits count: payload and 40 for each message.
     pub fn counted(&self) -> u64 {
         self.entries.iter().map(|entry| u64::from(entry.size) + COUNTED).sum()

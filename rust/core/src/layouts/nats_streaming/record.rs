@@ -131,6 +131,7 @@ pub struct Encoded {
     pub taken: usize,
     pub first: u64,
     pub next: u64,
+    /// The earliest; with the channel's own times the first one's.
     pub first_time: i64,
     pub last_time: i64,
     /// As limits count them: payload and 40.
@@ -178,7 +179,8 @@ pub fn encode(
         let following = sequence.checked_add(1).ok_or(EncodeError::Exhausted)?;
         let reply = placed(batch, message, at, rules)?;
         let given = if message.time != 0 { message.time } else { rules.now };
-        let time = given.max(out.last_time);
+        // A copy keeps its times, whatever their order; in a channel's own life they do not go backwards.
+        let time = if rules.keep_positions && message.time != 0 { given } else { given.max(out.last_time) };
 
         let frame = out.data.len();
         out.data.extend_from_slice(&[0; FRAME]);
@@ -207,7 +209,8 @@ pub fn encode(
         if count == 0 {
             (out.first, out.first_time) = (sequence, time);
         }
-        (out.next, out.last_time, out.taken) = (following, time, count + 1);
+        (out.next, out.taken) = (following, count + 1);
+        (out.first_time, out.last_time) = (out.first_time.min(time), out.last_time.max(time));
         out.counted += size as u64 + COUNTED;
     }
     Ok(out)
