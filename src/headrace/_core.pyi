@@ -621,6 +621,7 @@ def stan_front(
     """(where the front is then, messages that went, their counted bytes)"""
 def stan_mend(
     data: DiskFile, index: DiskFile | None, channel: str, poly: int, strict: bool, cut_at: int | None,
+    below: int | None,
 ) -> tuple[
     bytes, tuple[int, int, int, int], _StanEntry | None, _StanEntry | None, list[_StanFinding], int, bool,
 ]:

@@ -546,3 +546,23 @@ def test_torn_new_files_and_a_lone_header_are_no_reason_to_stop() -> None:
     with open_rw("/s", disk) as volume:
         assert list(content(volume, "a")) == [1, 2, 3] and not volume.damage()
         assert volume.open("a").subscriptions.reader("c/d").pending == (1,)
+
+
+def test_an_orphan_whose_sequence_is_in_the_next_slice_stays_dead() -> None:
+    """The server was killed between its two writes with a full slice: the sequence was given out again in the next."""
+    disk = Disk.memory()
+    with open_rw("/s", disk, slice_max_msgs=3) as volume:
+        log = volume.create("a")
+        volume.commit([log.append(Batch.build("a", [b"1", b"2", b"3", b"4"]))])
+    with open_rw("/orphan", disk) as volume:
+        log = volume.create("a")
+        volume.commit([log.append(Batch.build("a", [b"never promised"], positions=[4]), keep_positions=True)])
+    data = disk.open("/s/a/msgs.1.dat", "write")
+    data.write_at(len(data), disk.read("/orphan/a/msgs.1.dat")[4:])
+    index = disk.read("/s/a/msgs.1.idx")
+    with StreamingVolume("/s", disk=disk) as volume:
+        assert content(volume, "a") == {1: b"1", 2: b"2", 3: b"3", 4: b"4"}
+    with open_rw("/s", disk, slice_max_msgs=3) as volume:
+        assert content(volume, "a") == {1: b"1", 2: b"2", 3: b"3", 4: b"4"}
+        assert [d.kind for d in volume.damage()] == ["superseded"] and volume.open("a").state().messages == 4
+    assert disk.read("/s/a/msgs.1.idx") == index

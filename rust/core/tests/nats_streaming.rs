@@ -6,7 +6,7 @@ use headrace_core::batch::{Batch, BatchBuilder, HeaderCodec, Message};
 use headrace_core::disk::{Disk, DiskFile, MemoryDisk, OpenMode};
 use headrace_core::layouts::nats_streaming::crc::{self, Crc};
 use headrace_core::layouts::nats_streaming::frames::{self, Reading};
-use headrace_core::layouts::nats_streaming::mend::{Mended, mend};
+use headrace_core::layouts::nats_streaming::mend::{Bounds, Mended, mend};
 use headrace_core::layouts::nats_streaming::read::{Slice, Sums, Wanted, read};
 use headrace_core::layouts::nats_streaming::record::{EncodeRules, Encoded, encode};
 use headrace_core::layouts::nats_streaming::{index, subs};
@@ -56,7 +56,7 @@ fn with_head(bytes: &[u8]) -> Vec<u8> {
 fn mended(data: &[u8], index: Option<&[u8]>) -> Mended {
     let (data, index) = (file(data), index.map(file));
     let sums = Sums { crc: &Crc::new(crc::IEEE), strict: true };
-    mend(&*data, index.as_deref(), CHANNEL, &sums, None).unwrap()
+    mend(&*data, index.as_deref(), CHANNEL, &sums, &Bounds::default()).unwrap()
 }
 
 fn read_all(data: &[u8], index: &[u8]) -> Vec<(u64, Vec<u8>)> {

@@ -6,7 +6,7 @@ use headrace_core::batch::{BatchBuilder, HeaderCodec, Message};
 use headrace_core::disk::{Disk, DiskFile, MemoryDisk, OpenMode};
 use headrace_core::layouts::nats_streaming::crc::{Crc, IEEE};
 use headrace_core::layouts::nats_streaming::frames::{self, Reading};
-use headrace_core::layouts::nats_streaming::mend::mend;
+use headrace_core::layouts::nats_streaming::mend::{Bounds, mend};
 use headrace_core::layouts::nats_streaming::read::{Slice, Sums, Wanted, read};
 use headrace_core::layouts::nats_streaming::record::{EncodeRules, encode};
 use headrace_core::layouts::nats_streaming::{index, subs};
@@ -25,7 +25,7 @@ pub fn mend_slice(input: &[u8]) {
     let (data, entries) = slice();
     for (data, index) in [(input, None), (input, Some(&entries[..])), (&data[..], Some(input))] {
         let (data, index) = (file(data), index.map(file));
-        let found = mend(&*data, index.as_deref(), CHANNEL, &sums, None).expect("memory");
+        let found = mend(&*data, index.as_deref(), CHANNEL, &sums, &Bounds::default()).expect("memory");
         let mut last = 0;
         let mut image = vec![1, 0, 0, 0];
         for entry in &found.entries {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headrace_core::layouts::nats_streaming::crc::Crc;
 use headrace_core::layouts::nats_streaming::frames::{self, Reading};
-use headrace_core::layouts::nats_streaming::mend;
+use headrace_core::layouts::nats_streaming::mend::{self, Bounds};
 use headrace_core::layouts::nats_streaming::read::{self, Slice, Sums, Wanted};
 use headrace_core::layouts::nats_streaming::record::{self, EncodeError, EncodeRules};
 use headrace_core::layouts::nats_streaming::seal::{Opener, Sealer};
@@ -175,6 +175,7 @@ type Mended<'py> = (Bound<'py, PyBytes>, Counts, Option<Entry>, Option<Entry>, V
 /// (a whole index file, (entries, counted bytes, taken in, highest sequence), first, last, findings, sound end, whether
 /// the index differs)
 #[pyfunction]
+#[allow(clippy::too_many_arguments)]
 fn stan_mend<'py>(
     py: Python<'py>,
     data: &DiskFile,
@@ -183,12 +184,14 @@ fn stan_mend<'py>(
     poly: u32,
     strict: bool,
     cut_at: Option<u64>,
+    below: Option<u64>,
 ) -> PyResult<Mended<'py>> {
     let (data, index) = (data.inner(), index.map(DiskFile::inner));
     let (found, image) = py
         .detach(|| {
             let crc = Crc::new(poly);
-            let found = mend::mend(data, index, channel.as_bytes(), &Sums { crc: &crc, strict }, cut_at)?;
+            let bounds = Bounds { cut_at: cut_at.unwrap_or(u64::MAX), below: below.unwrap_or(u64::MAX) };
+            let found = mend::mend(data, index, channel.as_bytes(), &Sums { crc: &crc, strict }, &bounds)?;
             let mut image = Vec::with_capacity(4 + found.entries.len() * index::ENTRY);
             image.extend_from_slice(&VERSION.to_le_bytes());
             found.entries.iter().for_each(|entry| entry.encode(&mut image, &crc));

@@ -181,9 +181,10 @@ def _verify(ask: Look, channel: Channel, view: LogView, live: bool, threads: int
     def one(number: int) -> tuple[list[Damage], int]:
         data = data_path(channel.directory, number)
         index = index_path(channel.directory, number)
+        below = next((s.first for s in channel.slices if s.number > number and s.count), None)
         known = ask.disk.open(index) if ask.disk.entry(index) is not None else None
         _, _, _, _, findings, _, _ = stan_mend(
-            ask.disk.open(data), known, channel.name, options.file_crc_poly, options.file_crc, None
+            ask.disk.open(data), known, channel.name, options.file_crc_poly, options.file_crc, None, below
         )
         return findings_to_damage(data, index, findings), _size(ask.disk, data)
 

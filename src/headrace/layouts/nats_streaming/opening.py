@@ -90,9 +90,11 @@ def _slices(
 ) -> tuple[list[Slice], int]:
     directory, highest = home.directory(name), 0
     slices: list[Slice] = []
-    for number in numbers:
+    below: int | None = None
+    # From the newest to the oldest: what a slice may take in ends where the next one begins.
+    for number in reversed(numbers):
         try:
-            found, seen = open_slice(how, directory, number, name, mark)
+            found, seen = open_slice(how, directory, number, name, mark, below)
         except HeadraceError as problem:
             if how.writing:
                 raise
@@ -100,7 +102,8 @@ def _slices(
             continue
         highest = max(highest, seen if seen < SEQUENCE_MAX else 0)
         if found.count or (number == numbers[-1] and not found.ended):
-            slices.append(found)
+            slices.insert(0, found)
+        below = found.first if found.count else below
     return slices, highest
 
 

@@ -40,7 +40,7 @@ class SliceTask(ScanTask):
         data = disk.open(self.data_path)
         if self.mended:
             known = disk.open(self.index_path) if disk.entry(self.index_path) else None
-            index = memory_file(stan_mend(data, known, self.log, self.poly, self.strict, None)[0])
+            index = memory_file(stan_mend(data, known, self.log, self.poly, self.strict, None, self.next)[0])
         else:
             index = disk.open(self.index_path)
         count, first_entry, *_ = stan_index(index, self.poly, self.strict)

@@ -72,9 +72,10 @@ def findings_to_damage(slice_data: str, slice_index: str, findings: list[Finding
 
 
 def open_slice(
-    how: Recovery, directory: str, number: int, channel: str, mark: Mark | None
+    how: Recovery, directory: str, number: int, channel: str, mark: Mark | None, below: int | None
 ) -> tuple[Slice, int]:
-    """(the slice, the highest sequence that anything in it shows). Damaged when writing must stop."""
+    """(the slice, the highest sequence that anything in it shows). Damaged when writing must stop. `below` is the first
+    sequence of the next slice."""
     made = Slice(number, directory)
     data_size = (how.disk.entry(made.data_path) or (False, 0))[1]
     index = _index_file(how, made)
@@ -105,7 +106,7 @@ def open_slice(
         if how.writing and index is None:
             how.disk.replace_file(made.index_path, HEAD)
         return made, 0
-    return _mend(how, made, index, channel, mark, summary)
+    return _mend(how, made, index, channel, mark, summary, below)
 
 
 def _index_file(how: Recovery, made: Slice) -> DiskFile | None:
@@ -138,11 +139,12 @@ def _mend(
     channel: str,
     mark: Mark | None,
     summary: Summary | None,
+    below: int | None,
     cut_at: int | None = None,
 ) -> tuple[Slice, int]:
     data = how.disk.open(made.data_path)
     image, counts, first, last, findings, sound_end, differs = stan_mend(
-        data, index, channel, how.poly, how.strict, cut_at
+        data, index, channel, how.poly, how.strict, cut_at, below
     )
     count, counted, taken_in, highest = counts
     if index is None and how.disk.entry(made.index_path) is None:
@@ -154,7 +156,7 @@ def _mend(
             continue
         if how.truncate and _ends_inside(data, offset):
             how.cut(made.data_path, offset)
-            made, again = _mend(how, made, index, channel, mark, summary, offset)
+            made, again = _mend(how, made, index, channel, mark, summary, below, offset)
             return made, max(highest, again)
         raise how.stop(made.data_path, offset, detail, typed=False)
     how.damage += findings_to_damage(made.data_path, made.index_path, findings)

@@ -79,24 +79,38 @@ struct Walk<'a> {
     sums: &'a Sums<'a>,
     hints: Vec<Entry>,
     has_index: bool,
+    ceiling: u64,
     /// How many bytes may still be summed in searches.
     budget: u64,
     out: Mended,
 }
 
-/// `cut_at`: entries from this offset of the data on are not believed.
+/// What the caller knows of the slice.
+pub struct Bounds {
+    /// Entries from this offset of the data on are not believed: it was cut there on purpose.
+    pub cut_at: u64,
+    /// The next slice begins with this sequence: a record here that no entry names and that has it or a later one was
+    /// never acknowledged.
+    pub below: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Bounds { cut_at: u64::MAX, below: u64::MAX }
+    }
+}
+
 pub fn mend(
     data: &dyn DiskFile,
     index: Option<&dyn DiskFile>,
     channel: &[u8],
     sums: &Sums,
-    cut_at: Option<u64>,
+    bounds: &Bounds,
 ) -> DiskResult<Mended> {
     let crc = sums.crc;
     let (sound, bad) = index.map_or(Ok((Vec::new(), Vec::new())), |file| sound_entries(file, crc))?;
     let read = sound.len();
-    // What was cut off on purpose is not looked for.
-    let sound = sound.into_iter().filter(|entry| cut_at.is_none_or(|cut| entry.offset < cut));
+    let sound = sound.into_iter().filter(|entry| entry.offset < bounds.cut_at);
     let mut hints: Vec<Entry> = Vec::with_capacity(read);
     for entry in sound {
         if hints.last().is_none_or(|last| entry.sequence > last.sequence && entry.offset >= last.end()) {
@@ -109,6 +123,7 @@ pub fn mend(
         channel,
         sums,
         has_index: index.is_some(),
+        ceiling: bounds.below,
         budget: len.saturating_mul(4) + (1 << 20),
         out: Mended { sound_end: FILE_HEAD, ..Mended::default() },
         hints,
@@ -223,7 +238,7 @@ impl Walk<'_> {
 
     fn take(&mut self, entry: Entry, below: u64) {
         let named = self.hints.binary_search_by_key(&entry.sequence, |hint| hint.sequence).is_ok();
-        if named || entry.sequence >= below {
+        if named || entry.sequence >= below.min(self.ceiling) {
             let detail = format!("sequence {} was given out again; this record was never acknowledged", entry.sequence);
             self.report("superseded", entry.offset, entry.end(), None, detail);
             return;
