@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,3 +261,40 @@ def test_a_full_disk_refuses_and_recovers() -> None:
         volume.commit([log.append(Batch.build("a", [b"3"]))])
     with open_rw(ROOT, inner) as volume:
         assert list(content(volume, "a").values()) == [b"1", b"3"] and not volume.damage()
+
+
+WRITER = """
+import sys
+from headrace._core import Batch
+from tests.support.streaming import open_rw
+volume = open_rw(sys.argv[1], slice_max_msgs=500)
+log = volume.create("a")
+while True:
+    ticket = log.append(Batch.build("", [b"%d" % (log.next + n) for n in range(20)]))
+    volume.commit([ticket])
+    print(ticket.next - 1, flush=True)
+"""
+
+
+def test_a_killed_writer(tmp_path: Path) -> None:
+    """kill -9 of the process, several lives on one directory: what it acknowledged is there, and it goes on."""
+    path, last = str(tmp_path / "ds"), 0
+    for _ in range(3):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, path],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        assert writer.stdout is not None
+        acked = [int(writer.stdout.readline()) for _ in range(40)]
+        writer.kill()
+        writer.wait()
+        acked += [int(line) for line in writer.stdout.read().split()]
+        writer.stdout.close()
+        assert acked[0] > last
+        last = acked[-1]
+        with StreamingVolume(path) as volume:
+            found = content(volume, "a")
+            assert set(range(1, last + 1)) <= set(found)
+            assert all(data == b"%d" % sequence for sequence, data in found.items())

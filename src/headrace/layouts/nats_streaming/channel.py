@@ -37,6 +37,7 @@ from headrace.layouts.nats_streaming.subscriptions import Subscriptions
 LOG = logging.getLogger("headrace")
 NO_LIMIT = (1 << 64) - 1
 DAMAGE_MAX = 10_000
+ROWS_AT_ONCE = 65_536
 
 
 class Channel(Log):
@@ -330,8 +331,8 @@ class Channel(Log):
         return plan_slices(self, predicate or Predicate(), self._key)
 
     def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
-        """Every message that matches, in large reads."""
-        want = predicate or Predicate()
+        """Every message that matches, read `file_read_buffer_size` at a time: small enough for the processor's cache."""
+        want, ahead = predicate or Predicate(), max(self.home.options.file_read_buffer_size, 1)
         position = max(want.first or 0, self.first)
         if want.since_ns is not None:
             # By slices only: in a copy of another log times need not be in order.
@@ -339,8 +340,9 @@ class Channel(Log):
             position = max(position, next(late, self.next))
         below = min(self._visible(), want.next if want.next is not None else self.next)
         while position < below:
-            batch, position = self._read_some(position, below, 65_536, 16 << 20)
-            batch = batch.filter(want.first, want.next, want.since_ns, want.until_ns, list(want.subjects))
+            batch, position = self._read_some(position, below, ROWS_AT_ONCE, ahead)
+            if predicate is not None:
+                batch = batch.filter(want.first, want.next, want.since_ns, want.until_ns, list(want.subjects))
             if len(batch):
                 yield batch
 

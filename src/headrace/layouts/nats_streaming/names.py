@@ -87,8 +87,10 @@ def looks_like_streaming(disk: Disk, path: str) -> bool:
     entry = disk.entry(root)
     if entry is None or not entry[0]:
         return False
-    if any(disk.entry(f"{root}/{name}") is not None for name in (SERVER, CLIENTS)):
-        return True
+    for name in (SERVER, CLIENTS):
+        path = f"{root}/{name}"
+        if (found := disk.entry(path)) is not None and not found[0] and disk.open(path).read_at(0, 4) == HEAD:
+            return True
     return any(
         disk.entry(f"{root}/{name}/{SUBS}") is not None and bool(slice_numbers(disk, f"{root}/{name}")[0])
         for name in channels(disk, root)[:64]

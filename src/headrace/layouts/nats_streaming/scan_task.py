@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.layouts.nats_streaming.channel import Channel
 
 ROWS_AT_ONCE = 65_536
-BYTES_AT_ONCE = 16 << 20
+BYTES_AT_ONCE = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
