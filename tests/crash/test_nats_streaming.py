@@ -244,6 +244,28 @@ def test_a_failed_sync_poisons_and_opening_again_goes_on() -> None:
             assert acked.items() <= found.items()
 
 
+def test_a_poisoned_channel_is_healed() -> None:
+    inner, plan = Disk.memory(), FaultPlan()
+    disk = Disk.faulty(inner, plan)
+    volume = open_rw(ROOT, disk)
+    log, other = volume.create("a"), volume.create("b")
+    volume.commit([log.append(Batch.build("a", [b"1"])), other.append(Batch.build("b", [b"1"]))])
+    plan.clear()
+    plan.fail_sync_at = 0
+    ticket = log.append(Batch.build("a", [b"in doubt"]))
+    with pytest.raises(HeadraceError):
+        volume.commit([ticket])
+    with pytest.raises(StorePoisoned):
+        log.append(Batch.build("a", [b"no"]))
+    volume.commit([other.append(Batch.build("b", [b"2"]))])
+    healed = volume.heal("a")
+    volume.commit([healed.append(Batch.build("a", [b"3"]))])
+    for disk_after in (inner, inner.crash(1, "none")):
+        with StreamingVolume(ROOT, disk=disk_after) as reader:
+            assert content(reader, "a") == {1: b"1", 2: b"in doubt", 3: b"3"}
+    volume.close()
+
+
 def test_a_full_disk_refuses_and_recovers() -> None:
     inner, plan = Disk.memory(), FaultPlan()
     disk = Disk.faulty(inner, plan)

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -261,6 +262,23 @@ class StreamingVolume(Volume):
                 self.home.disk.remove_dir_all(channel.directory)
                 self.home.disk.sync_dir(self.path)
                 del self._channels[name]
+
+    def heal(self, name: str) -> Channel:
+        """After a failed sync: recover the channel anew. What no sync confirmed is written and synced again before it
+        counts. The old object is closed; go on with the one returned."""
+        with self._mutex:
+            old = self.open(name)
+            if self.read_only:
+                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            with old.lock:
+                with suppress(HeadraceError):
+                    old.subscriptions.flush()
+                old.closed = True
+                paths = [path for found in old.slices for path in (found.data_path, found.index_path)]
+                self.home.files.forget(*paths, old.subscriptions.path)
+                del self._channels[name]
+            self._channels[name] = self._open(name)
+            return self._channels[name]
 
     def opened(self) -> list[Channel]:
         """Channels that are open now."""
