@@ -8,15 +8,19 @@ import os
 import platform
 from pathlib import Path
 
-from bench import reopen, store
+from bench import nats_streaming, reopen, store
 
-ALL = store.ALL | reopen.ALL
+ALL = store.ALL | reopen.ALL | nats_streaming.ALL
 SIZES = {
     "append-interval": 3_000_000,
     "append-sync": 500_000,
     "read": 2_000_000,
     "load": 100_000,
     "arrow": 1_000_000,
+    "streaming-scan": 2_000_000,
+    "streaming-append": 2_000_000,
+    "streaming-sync": 200_000,
+    "streaming-channels": 10_000,
 }
 LARGE = 5_000_000
 

@@ -148,11 +148,13 @@ def debian(package: str) -> Callable[[Path, Peer], None]:
 
 NATS_SERVER = "github.com/nats-io/nats-server/v2"
 NATS_CLI = "github.com/nats-io/natscli"
+NATS_STREAMING = "github.com/nats-io/nats-streaming-server"
 
 PEERS = (
     Peer("nats-server", "2.15.2", "nats-server", go_install(NATS_SERVER)),
     Peer("nats-server", "2.9.10", "nats-server", debian("nats-server")),
     Peer("nats-server", "2.6.5", "nats-server", go_install(NATS_SERVER)),
+    Peer("nats-streaming-server", "0.25.6", "nats-streaming-server", go_install(NATS_STREAMING)),
     Peer("nats", "0.3.0", "nats", go_build(NATS_CLI, f"{NATS_CLI}/nats")),
 )
 
@@ -196,7 +198,7 @@ def main() -> int:
     chosen = [peer for peer in PEERS if not options.names or peer.label in options.names]
     if options.list:
         for peer in chosen:
-            print(f"{peer.label:20} {'there  ' if is_there(peer) else 'missing'} {cache_dir() / peer.label}")
+            print(f"{peer.label:30} {'there  ' if is_there(peer) else 'missing'} {cache_dir() / peer.label}")
         return 0
     failures = 0
     for peer in chosen:

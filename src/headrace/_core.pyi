@@ -621,3 +621,73 @@ class Sockets:
         """Busily, for so long: is there something to pump?"""
     def wake(self) -> None:
         """From any thread: `pump` has something to say."""
+
+# NATS Streaming
+
+# (sequence, offset, earliest or latest time of the slice, payload size)
+_StanEntry = tuple[int, int, int, int]
+# (in the index, kind, offset, length, first lost sequence, next sequence, detail)
+_StanFinding = tuple[bool, str, int, int, int | None, int | None, str]
+# (offset, end, detail, whether the file ends inside the record)
+_StanProblem = tuple[int, int, str, bool]
+
+def stan_crc(poly: int, data: bytes) -> int: ...
+
+# fmt: off
+def stan_encode(
+    batch: Batch, start: int, channel: str, next: int, keep_positions: bool, now_ns: int, not_before_ns: int,
+    offset: int, msgs_left: int, bytes_left: int, lossy: bool, poly: int, seal: tuple[bytes, int, bytes] | None,
+) -> tuple[bytes, bytes, int, int, int, int, int, int, bytes | None]:
+    """(records, index entries, taken, first, next, first time, last time, counted bytes, next nonce)"""
+def stan_read(
+    data: DiskFile, index: DiskFile, count: int, slice_first: int, first: int, below: int, max_msgs: int,
+    max_bytes: int, poly: int, strict: bool, key: bytes | None,
+) -> tuple[Batch, int, list[_StanFinding], int]:
+    """(messages, everything below this was looked at, findings, messages that the key does not open)"""
+def stan_front(
+    index: DiskFile, count: int, slice_first: int, first: int, excess_msgs: int, excess_bytes: int,
+    before_ns: int, below: int, keep_from: int, poly: int,
+) -> tuple[int, int, int]:
+    """(where the front is then, messages that went, their counted bytes)"""
+def stan_mend(
+    data: DiskFile, index: DiskFile | None, channel: str, poly: int, strict: bool, cut_at: int | None,
+    below: int | None,
+) -> tuple[
+    bytes, tuple[int, int, int, int], _StanEntry | None, _StanEntry | None, list[_StanFinding], int, bool,
+]:
+    """(a whole index file, (entries, counted bytes, taken in, highest sequence), first, last, findings, sound end,
+    whether the index differs)"""
+# fmt: on
+def stan_index(
+    file: DiskFile, poly: int, strict: bool
+) -> tuple[int, _StanEntry, _StanEntry, int, int, str | None, bool]:
+    """(entries, first, last, counted bytes, sound bytes, problem, padded)"""
+
+def stan_seq_from_time(index: DiskFile, count: int, time_ns: int) -> int | None: ...
+def stan_frame(kind: int, payload: bytes, poly: int) -> bytes: ...
+def stan_frames(
+    data: bytes, types: int, poly: int, strict: bool, tolerant: bool
+) -> tuple[list[tuple[int, int, bytes]], list[_StanProblem], int]:
+    """([(offset, type, payload)], problems, end of the last sound record)"""
+
+@final
+class StanSubs:
+    """The subscriptions of one NATS Streaming channel: states, what was sent, what is pending."""
+
+    def __new__(cls, poly: int) -> Self: ...
+    @staticmethod
+    def load(
+        data: bytes, poly: int, strict: bool, tolerant: bool
+    ) -> tuple[StanSubs, list[_StanProblem], int]:
+        """(table, problems, end of the last sound record)"""
+    def ids(self) -> list[int]: ...
+    def get(self, id: int) -> tuple[bytes, int, int] | None:
+        """(SubState as written last, last sent, how many are pending)"""
+    def pending(self, id: int) -> list[int]: ...
+    def totals(self) -> tuple[int, int, int, int]:
+        """(highest id, records, void records, highest sequence)"""
+    def put(self, kind: int, id: int, state: bytes, last_sent: int) -> bytes: ...
+    def delete(self, id: int) -> None: ...
+    def sent(self, id: int, sequences: Sequence[int]) -> bytes: ...
+    def acked(self, id: int, sequences: Sequence[int]) -> bytes: ...
+    def compacted(self, states: dict[int, bytes]) -> bytes: ...

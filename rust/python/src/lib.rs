@@ -12,6 +12,7 @@ mod errors;
 mod exchange;
 mod formats;
 mod ledger;
+mod nats_streaming;
 mod net;
 
 #[pymodule]
@@ -26,5 +27,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     exchange::register(module)?;
     formats::register(module)?;
     ledger::register(module)?;
-    net::register(module)
+    net::register(module)?;
+    nats_streaming::register(module)
 }

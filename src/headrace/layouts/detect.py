@@ -16,7 +16,7 @@ from headrace.layouts.room import Room
 
 JETSTREAM = "jetstream"
 # In the order in which they are asked: the surest marks first.
-ROOMS: tuple[str, ...] = ()
+ROOMS = ("nats_streaming",)
 LAYOUTS = (JETSTREAM, *ROOMS)
 PRODUCTS = {
     JETSTREAM: "NATS JetStream",

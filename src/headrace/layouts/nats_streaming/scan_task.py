@@ -1,0 +1,93 @@
+"""Reading one slice by itself: what Spark's tasks and parallel reading are made of. Needs nothing but its two files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.errors import KeyNeeded
+from headrace.layouts.base import Predicate, ScanTask
+from headrace.layouts.nats_streaming._kernels import Batch, Disk, stan_index, stan_mend, stan_read
+from headrace.layouts.nats_streaming.slices import memory_file
+
+if TYPE_CHECKING:
+    from headrace.layouts.nats_streaming.channel import Channel
+
+ROWS_AT_ONCE = 65_536
+BYTES_AT_ONCE = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTask(ScanTask):
+    """One slice of a channel on a real disk; `first` and `next` bound what counts of it."""
+
+    log: str
+    data_path: str
+    index_path: str
+    first: int
+    next: int
+    size_bytes: int
+    poly: int
+    strict: bool = True
+    mended: bool = False
+    """The index file cannot be used: it is made from the data, in memory."""
+    key: bytes | None = field(default=None, repr=False)
+
+    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+        """The messages of the slice that match."""
+        want, disk = predicate or Predicate(), Disk.real()
+        data = disk.open(self.data_path)
+        if self.mended:
+            known = disk.open(self.index_path) if disk.entry(self.index_path) else None
+            index = memory_file(stan_mend(data, known, self.log, self.poly, self.strict, None, self.next)[0])
+        else:
+            index = disk.open(self.index_path)
+        count, first_entry, *_ = stan_index(index, self.poly, self.strict)
+        position = max(self.first, want.first or 0)
+        below = min(self.next, want.next) if want.next is not None else self.next
+        while position < below:
+            batch, reached, _, not_opened = stan_read(
+                data, index, count, first_entry[0], position, below, ROWS_AT_ONCE, BYTES_AT_ONCE,
+                self.poly, self.strict, self.key,
+            )  # fmt: skip
+            if not_opened:
+                raise KeyNeeded(
+                    self.data_path, 0, "cipher: message authentication failed", "the key of this store",
+                    "give the server's key",
+                )  # fmt: skip
+            position = max(reached, position + 1)
+            kept = batch.filter(want.first, want.next, want.since_ns, want.until_ns, list(want.subjects))
+            if len(kept):
+                yield kept
+
+
+def plan_slices(channel: Channel, want: Predicate, key: bytes | None) -> list[ScanTask]:
+    """A task for every slice that may hold a match."""
+    tasks: list[ScanTask] = []
+    with channel.lock:
+        slices = [found for found in channel.slices if found.indexed and found.last >= channel.first]
+        for found, later in zip(slices, [*slices[1:], None], strict=True):
+            following = later.first if later else channel.next
+            first, below = max(found.first, channel.first), min(found.last + 1, following)
+            after = want.first is not None and below <= want.first
+            before = want.next is not None and first >= want.next
+            older = want.since_ns is not None and found.last_time_ns < want.since_ns
+            newer = want.until_ns is not None and found.first_time_ns >= want.until_ns
+            if after or before or older or newer:
+                continue
+            tasks.append(
+                SliceTask(
+                    log=channel.name,
+                    data_path=found.data_path,
+                    index_path=found.index_path,
+                    first=first,
+                    next=below,
+                    size_bytes=found.data_end,
+                    poly=channel.home.poly,
+                    strict=channel.home.options.file_crc,
+                    mended=found.index is not None,
+                    key=key,
+                )
+            )
+    return tasks
