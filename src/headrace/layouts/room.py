@@ -204,3 +204,7 @@ class Room(ABC):
     def carry_over(self, source: Volume, target: Volume, log: str) -> int:
         """Copy what is known of the readers of a log; returns how many. Nothing, where readers leave no trace here."""
         return 0
+
+    def for_copies(self) -> Options | None:
+        """Options under which a copy of any directory can be made: no limit may refuse what is there already."""
+        return None

@@ -43,7 +43,7 @@ def salvage_volume(
     try:
         with (
             room.open(path, disk=disk, key=key) as source,
-            room.open(building, "rw", create=True, disk=disk) as copy,
+            room.open(building, "rw", create=True, options=room.for_copies(), disk=disk) as copy,
         ):
             for seen in checked.logs:
                 saved = SavedStream(

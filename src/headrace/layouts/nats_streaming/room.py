@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from headrace.errors import BadInput, NotFound
-from headrace.layouts.base import Durability
+from headrace.layouts.base import Durability, Volume
 from headrace.layouts.nats_streaming._kernels import Disk
 from headrace.layouts.nats_streaming.inspector import Look, look
 from headrace.layouts.nats_streaming.names import looks_like_streaming
@@ -84,6 +84,22 @@ class StreamingRoom(Room):
     ) -> VolumeView:
         """The same after every byte was read and index and data were compared."""
         return look(self._ask(path, disk, key, progress, options), log, full=True, threads=threads)
+
+    def carry_over(self, source: Volume, target: Volume, log: str) -> int:
+        """The channel's subscriptions with their places and what is pending, and the clients they belong to."""
+        assert isinstance(source, StreamingVolume) and isinstance(target, StreamingVolume)
+        for client in source.clients.all():
+            if client.id not in target.clients:
+                target.clients.add(client)
+        subscriptions = target.open(log).subscriptions
+        count = subscriptions.take_from(source.open(log).subscriptions)
+        subscriptions.commit()
+        target.clients.commit()
+        return count
+
+    def for_copies(self) -> StreamingOptions:
+        """As many channels and subscriptions as there are."""
+        return StreamingOptions(max_channels=0, max_subs=0)
 
     def _ask(
         self,
