@@ -11,6 +11,7 @@ mod disk;
 mod errors;
 mod exchange;
 mod formats;
+mod kafka;
 mod ledger;
 
 #[pymodule]
@@ -24,5 +25,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     disk::register(module)?;
     exchange::register(module)?;
     formats::register(module)?;
+    kafka::register(module)?;
     ledger::register(module)
 }
