@@ -753,5 +753,6 @@ def kafka_survey(
     last: int | None = None,
     deep: bool = False,
     inflated_max: int = 134217728,
+    anchors: bytes | None = None,
 ) -> KafkaSurvey: ...
 def kafka_crc32c(data: bytes) -> int: ...

@@ -445,7 +445,7 @@ impl KafkaSurvey {
 }
 
 #[pyfunction]
-#[pyo3(signature = (disk, path, base, ceiling, interval, producers, start=0, last=None, deep=false, inflated_max=134_217_728))]
+#[pyo3(signature = (disk, path, base, ceiling, interval, producers, start=0, last=None, deep=false, inflated_max=134_217_728, anchors=None))]
 #[allow(clippy::too_many_arguments)] // one per rule
 fn kafka_survey(
     py: Python<'_>,
@@ -459,9 +459,10 @@ fn kafka_survey(
     last: Option<i64>,
     deep: bool,
     inflated_max: usize,
+    anchors: Option<&[u8]>,
 ) -> PyResult<KafkaSurvey> {
-    let last = last.unwrap_or(base - 1);
-    let rules = SurveyRules { base, ceiling, interval, from: start, last, deep, inflated_max };
+    let (last, anchors) = (last.unwrap_or(base - 1), anchors.unwrap_or(&[]).to_vec());
+    let rules = SurveyRules { base, ceiling, interval, from: start, last, deep, inflated_max, anchors };
     let disk = disk.inner();
     py.detach(|| survey::survey(&disk, path, &rules, &mut hold(&producers.0))).map(KafkaSurvey).map_err(disk_error)
 }

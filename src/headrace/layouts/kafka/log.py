@@ -88,6 +88,8 @@ class KafkaLog(Log):
         self._check_open()
         segments, end = self.segments, self.read_end()
         first = max(first, self.start)
+        if not segments:
+            return Batch.build(self.topic, [], header_codec="kafka")
         wanted = min(max_bytes, max(CHUNK_LEAST, max_msgs * BYTES_PER_MESSAGE))
         aborted = self.aborted(first, end)
         at, position, last = self._place(segments, first)
@@ -111,6 +113,8 @@ class KafkaLog(Log):
         """Whole batches from the one that holds `first` on, as they are stored: checked, not opened."""
         self._check_open()
         segments = self.segments
+        if not segments:
+            return Frames("kafka", b"", first, first, 0)
         at, position, last = self._place(segments, max(first, self.start))
         while True:
             found = self.reader(segments, at).read_frames(
@@ -245,7 +249,7 @@ class KafkaLog(Log):
         lost = [finding for finding in self._damage if finding.kind in ("bad-record", "unsound-tail")]
         return LogState(
             messages=messages,
-            bytes=sum(segment.size for segment in segments[:-1]) + self.limit(segments, len(segments) - 1),
+            bytes=sum(self.limit(segments, at) for at in range(len(segments))),
             first_seq=self.start,
             last_seq=self.next - 1,
             first_time_ns=first_time,
@@ -257,16 +261,15 @@ class KafkaLog(Log):
         )
 
     def _below_start(self, segments: Sequence[Segment]) -> int:
-        """Messages that DeleteRecords took away: they lie in the first segment, before the log's start."""
-        count, position, last = 0, 0, segments[0].base - 1
-        if segments[0].base >= self.start:
-            return 0
-        ended = False
-        while not ended:
-            batch, position, last, ended, _ = self.reader(segments, 0).read(
-                position, last, 0, self.start, 1 << 20, 8 << 20, self.limit(segments, 0), False, []
-            )
-            count += len(batch)
+        """Messages that DeleteRecords took away: their segments are here as long as one message is above."""
+        count = 0
+        for at, segment in enumerate(segments):
+            position, last, ended = 0, segment.base - 1, segment.base >= self.start
+            while not ended:
+                batch, position, last, ended, _ = self.reader(segments, at).read(
+                    position, last, 0, self.start, 1 << 20, 8 << 20, self.limit(segments, at), False, []
+                )
+                count += len(batch)
         return count
 
     def damage(self) -> list[Damage]:
@@ -308,11 +311,11 @@ class KafkaLog(Log):
             self.check_writable()
             return appending.append_frames(self, frames, keep_positions)
 
-    def roll(self) -> None:
-        """End the active segment and begin the next."""
+    def roll(self, base: int | None = None) -> None:
+        """End the active segment and begin the next, at the end offset or (leaving a hole) at `base` above it."""
         with self.lock:
             self.check_writable()
-            appending.roll(self, self.next)
+            appending.roll(self, max(self.next, base or 0))
 
     def remove(self, positions: Sequence[int]) -> Ticket:
         """Refused: this layout deletes from the front only."""

@@ -81,7 +81,11 @@ def _tail(disk: Disk, segments: list[Segment], options: KafkaOptions) -> KafkaSu
     reader = segment.open(disk, "", None, options.decompressed_bytes_max, active=not segment.has_index(disk))
     position, _, _ = reader.locate(FAR)
     segment.reader = None
-    return segment.survey(disk, None, options.index_interval_bytes, start=position)
+    found = segment.survey(disk, None, options.index_interval_bytes, start=position)
+    if position and (found.bad() or found.first is None):
+        # Where the end is not what the index says, only the whole segment tells how far it goes.
+        found = segment.survey(disk, None, options.index_interval_bytes)
+    return found
 
 
 def damage_of(segment: Segment, found: KafkaSurvey) -> list[Damage]:

@@ -108,6 +108,7 @@ class Segment:
             None,
             deep,
             inflated_max,
+            disk.read(self.path(INDEX)) if disk.entry(self.path(INDEX)) is not None else None,
         )
 
     def largest_time_ms(self, disk: Disk) -> int | None:

@@ -90,7 +90,7 @@ pub fn encode(batch: &Batch, rules: &EncodeRules) -> Result<Encoded, EncodeError
         }
         let offset = if rules.keep_positions {
             let given = i64::try_from(entry.position).map_err(|_| EncodeError::OffsetsEnd)?;
-            let last = group.last.max(out.next - 1);
+            let last = if group.count > 0 { group.last } else { out.next - 1 };
             if given <= last {
                 return Err(EncodeError::NotAbove { at, given, last });
             }

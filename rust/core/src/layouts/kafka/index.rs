@@ -88,17 +88,21 @@ fn time_entry(bytes: &[u8]) -> (i64, i32) {
     (time, i32::from_be_bytes(bytes[8..12].try_into().expect("four bytes")))
 }
 
-/// The position of the last entry at or below `offset`, else 0. Zero entries at the end lead to 0 as well.
-pub fn lookup(index: &[u8], base: i64, offset: i64) -> u64 {
+/// How many entries stand at or below `offset`: the last of them is where a search begins.
+pub fn lookup(index: &[u8], base: i64, offset: i64) -> usize {
     let wanted = offset.saturating_sub(base);
-    let count = index.len() / ENTRY_BYTES;
-    let (mut low, mut high) = (0, count);
+    let (mut low, mut high) = (0, index.len() / ENTRY_BYTES);
     while low < high {
         let middle = low.midpoint(high);
         if i64::from(entry(&index[middle * ENTRY_BYTES..]).0) <= wanted { low = middle + 1 } else { high = middle }
     }
-    let found = low.checked_sub(1).map(|at| entry(&index[at * ENTRY_BYTES..]));
-    found.map_or(0, |(_, position)| u64::try_from(position).unwrap_or(0))
+    low
+}
+
+/// (last offset of a batch, its position); None for the zeros that a killed broker leaves, and for what cannot be.
+pub fn entry_at(index: &[u8], base: i64, at: usize) -> Option<(i64, u64)> {
+    let (offset, position) = entry(index.get(at * ENTRY_BYTES..(at + 1) * ENTRY_BYTES)?);
+    (offset >= 0 && position > 0).then(|| (base + i64::from(offset), position as u64))
 }
 
 /// The offset of the last entry whose time is at or below `time`, else the base.

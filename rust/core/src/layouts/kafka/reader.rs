@@ -10,6 +10,8 @@ use crate::batch::{Batch, Entry, HeaderCodec, Span, flags};
 use crate::disk::{Disk, DiskFile, DiskResult, Mapped, OpenMode};
 
 const LOOKUP_BYTES: usize = 16 << 10;
+/// Entries that may be wrong before a search begins at the segment's first byte.
+const ENTRIES_TRIED: usize = 16;
 
 pub struct SegmentReader {
     file: Arc<dyn DiskFile>,
@@ -101,21 +103,23 @@ impl SegmentReader {
         self.file.is_empty()
     }
 
-    /// Where to begin scanning for `offset`, and whether the index was believed. An entry that does not lead to a
-    /// batch with its offset is not followed.
+    /// Where to begin scanning for `offset`, and whether the index was right. An entry that does not lead to a batch
+    /// with its offset is not followed; the one before it is tried.
     pub fn locate(&self, offset: i64, entries: Option<&[u8]>) -> DiskResult<(Place, bool)> {
-        let start = Place { position: 0, last: self.base - 1 };
-        let position = index::lookup(entries.unwrap_or(&self.index), self.base, offset);
-        if position == 0 {
-            return Ok((start, true));
-        }
-        let header = Header::parse(&self.file.read_at(position, HEADER_V2)?);
-        match header {
-            Ok(header) if header.last <= offset && header.base >= self.base => {
-                Ok((Place { position, last: header.base - 1 }, true))
+        let entries = entries.unwrap_or(&self.index);
+        let count = index::lookup(entries, self.base, offset);
+        let mut right = true;
+        for at in (0..count).rev().take(ENTRIES_TRIED) {
+            let Some((last, position)) = index::entry_at(entries, self.base, at) else { break };
+            let header = Header::parse(&self.file.read_at(position, HEADER_V2)?);
+            match header {
+                Ok(header) if header.last == last && last <= offset && header.base >= self.base => {
+                    return Ok((Place { position, last: header.base - 1 }, right));
+                }
+                _ => right = false,
             }
-            _ => Ok((start, false)),
         }
+        Ok((Place { position: 0, last: self.base - 1 }, right))
     }
 
     /// The batch that holds `offset`, by headers alone; (place, header, batches passed).
@@ -214,7 +218,7 @@ impl SegmentReader {
     }
 
     fn walker(&self, from: Place, limit: u64) -> Walker {
-        let mut walker = Walker::new(self.file.clone(), limit, self.base, self.ceiling);
+        let mut walker = Walker::new(self.file.clone(), limit, self.base, self.ceiling, self.index.to_vec());
         (walker.position, walker.last) = (from.position, from.last);
         walker
     }
@@ -274,16 +278,17 @@ impl<'a> Run<'a> {
             if cut && at > 0 {
                 return Ok(());
             }
-            if let Ok(header) = parsed.as_ref().filter_fits(fits) {
-                if header.base >= self.want.next {
-                    self.ended = true;
-                    return Ok(());
-                }
+            if let Some(header) = parsed.as_ref().ok().filter(|_| fits) {
                 if !self.strict && header.last < self.want.first {
                     self.pass(header);
                     continue;
                 }
-                if header.base == self.place.last + 1 && header.is_intact(&self.buffer[at..at + header.size]) {
+                let plain = self.is_plain(at, header, chunk_len);
+                if plain && header.is_intact(&self.buffer[at..at + header.size]) {
+                    if header.base >= self.want.next {
+                        self.ended = true;
+                        return Ok(());
+                    }
                     if !self.take(at, *header, subject) {
                         return Ok(());
                     }
@@ -301,6 +306,14 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// The offset is covered by no checksum: it must follow its predecessor, or leave a gap that its successor allows.
+    fn is_plain(&self, at: usize, header: &Header, chunk_len: usize) -> bool {
+        let end = at + header.size;
+        let next = Header::parse(&self.buffer[end..chunk_len]);
+        let apart = next.is_ok_and(|next| next.base > header.last) || end as u64 == self.want.limit;
+        header.last < self.reader.ceiling.unwrap_or(i64::MAX) && (header.base == self.place.last + 1 || apart)
+    }
+
     fn pass(&mut self, header: &Header) {
         self.place = Place { position: self.place.position + header.size as u64, last: header.last };
     }
@@ -311,6 +324,10 @@ impl<'a> Run<'a> {
         let position = self.place.position;
         match walker.step()? {
             Step::End => {
+                self.ended = true;
+                Ok(false)
+            }
+            Step::Sound(header) | Step::Repaired(header, ..) if header.base >= self.want.next => {
                 self.ended = true;
                 Ok(false)
             }
@@ -424,15 +441,5 @@ impl<'a> Run<'a> {
         let batch = Batch::new(Arc::new(self.buffer), self.entries, HeaderCodec::Kafka);
         debug_assert!(batch.entries().iter().all(|e| e.flags & flags::PLACEHOLDER == 0));
         Read { batch, place: self.place, ended: self.ended, findings: self.findings }
-    }
-}
-
-trait FilterFits<'a> {
-    fn filter_fits(self, fits: bool) -> Result<&'a Header, ()>;
-}
-
-impl<'a> FilterFits<'a> for Result<&'a Header, &&'static str> {
-    fn filter_fits(self, fits: bool) -> Result<&'a Header, ()> {
-        self.ok().filter(|_| fits).ok_or(())
     }
 }

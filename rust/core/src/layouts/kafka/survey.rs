@@ -21,6 +21,8 @@ pub struct SurveyRules {
     /// Decode every message too.
     pub deep: bool,
     pub inflated_max: usize,
+    /// The `.index` that is there: it tells where batches begin when the log does not.
+    pub anchors: Vec<u8>,
 }
 
 #[derive(Default)]
@@ -51,7 +53,7 @@ pub struct Survey {
 pub fn survey(disk: &Arc<dyn Disk>, path: &str, rules: &SurveyRules, producers: &mut Producers) -> DiskResult<Survey> {
     let file = disk.open(path, OpenMode::Read)?;
     let file_len = file.len()?;
-    let mut walker = Walker::new(file, file_len, rules.base, rules.ceiling);
+    let mut walker = Walker::new(file, file_len, rules.base, rules.ceiling, rules.anchors.clone());
     (walker.position, walker.last) = (rules.from, rules.last);
     let mut found = Survey { file_len, last: rules.last, first_batch_time: -1, ..Survey::default() };
     let mut index = IndexBuilder::new(rules.base, rules.interval);

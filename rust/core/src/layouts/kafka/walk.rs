@@ -5,12 +5,13 @@
 //! repaired   one inverted bit in what the checksum does not cover (offset, length, magic, checksum): inverted back
 //! bad        its own length leads to the next batch, or a search does: [position, to) is lost
 //! ```
-//! A batch that a search finds counts only when another sound one follows it or the file ends with it: payloads
-//! may hold batches too.
+//! Payloads may hold batches too. So a batch that a search finds counts only when the index has an entry for it, or
+//! when from it on batch follows batch to the end of the file.
 
 use std::sync::Arc;
 
 use super::header::{self, Header, LENGTH_AT, MAGIC_AT, OVERHEAD, PREFIX};
+use super::index;
 use crate::disk::{DiskFile, DiskResult};
 
 /// What is read at once when a search or a check needs bytes.
@@ -88,10 +89,12 @@ pub struct Walker {
     pub ceiling: i64,
     base: i64,
     budget: u64,
+    /// The offset index, as far as there is one: where batches are known to begin.
+    index: Vec<u8>,
 }
 
 impl Walker {
-    pub fn new(file: Arc<dyn DiskFile>, len: u64, base: i64, ceiling: Option<i64>) -> Walker {
+    pub fn new(file: Arc<dyn DiskFile>, len: u64, base: i64, ceiling: Option<i64>, index: Vec<u8>) -> Walker {
         let window = Window::new(file, len, WINDOW_BYTES);
         Walker {
             window,
@@ -100,6 +103,7 @@ impl Walker {
             ceiling: ceiling.unwrap_or(i64::MAX),
             base,
             budget: len.saturating_mul(SEARCH_BUDGET).saturating_add(1 << 20),
+            index,
         }
     }
 
@@ -298,14 +302,40 @@ impl Walker {
 
     fn is_anchor(&mut self, at: u64) -> DiskResult<bool> {
         let Ok(header) = Header::parse(self.window.upto(at, PEEK)?) else { return Ok(false) };
-        let end = at + header.size as u64;
-        if !self.fits(&header, self.last) || end > self.window.len {
+        if !self.fits(&header, self.last) || at + header.size as u64 > self.window.len {
             return Ok(false);
         }
         self.budget = self.budget.saturating_sub(header.size as u64);
         if self.sound_at(at, self.last)?.is_err() {
             return Ok(false);
         }
-        Ok(end == self.window.len || self.sound_at(end, header.last)?.is_ok())
+        Ok(self.is_indexed(at, header.last) || self.leads_to_end(at, header)?)
+    }
+
+    fn is_indexed(&self, at: u64, last: i64) -> bool {
+        let count = index::lookup(&self.index, self.base, last);
+        count.checked_sub(1).and_then(|entry| index::entry_at(&self.index, self.base, entry)) == Some((last, at))
+    }
+
+    /// Batch follows batch to the end of the file; single bad ones may stand between if their length is right.
+    fn leads_to_end(&mut self, at: u64, header: Header) -> DiskResult<bool> {
+        let (mut end, mut last) = (at + header.size as u64, header.last);
+        while end < self.window.len && self.budget > 0 {
+            match self.sound_at(end, last)? {
+                Ok(next) => {
+                    self.budget = self.budget.saturating_sub(next.size as u64);
+                    (end, last) = (end + next.size as u64, next.last);
+                }
+                Err(_) => {
+                    let Ok((size, _)) = header::extent(self.window.upto(end, PREFIX)?) else { return Ok(false) };
+                    let over = end + size as u64;
+                    if over != self.window.len && (over > self.window.len || self.sound_at(over, last)?.is_err()) {
+                        return Ok(false);
+                    }
+                    end = over;
+                }
+            }
+        }
+        Ok(end == self.window.len)
     }
 }
