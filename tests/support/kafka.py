@@ -166,7 +166,7 @@ class Broker:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "JAVA_OPTS": "-Xmx512m -XX:TieredStopAtLevel=1"},
+                env={**os.environ, "JAVA_OPTS": "-Xmx512m -Dorg.apache.logging.log4j.level=INFO"},
             )
         self._wait()
         return self

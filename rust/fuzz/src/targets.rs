@@ -19,7 +19,7 @@ use headrace_core::layouts::jetstream::seqset::SeqSet;
 use headrace_core::layouts::jetstream::varint::Reader;
 use headrace_core::subjects::Filter;
 
-use crate::protocol;
+use crate::{kafka, protocol};
 
 pub struct Target {
     pub name: &'static str,
@@ -38,6 +38,7 @@ pub const ALL: &[Target] = &[
     Target { name: "open", run: open_store },
     Target { name: "wire", run: protocol::parse_wire },
     Target { name: "exchange", run: protocol::drive_exchange },
+    Target { name: "kafka", run: kafka::read_segment },
 ];
 
 fn key() -> HashKey {
@@ -205,5 +206,6 @@ pub fn corpus() -> Vec<Vec<u8>> {
         block,
     ];
     corpus.extend(protocol::sessions());
+    corpus.extend(kafka::seeds());
     corpus
 }
