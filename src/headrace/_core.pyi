@@ -756,3 +756,79 @@ def kafka_survey(
     anchors: bytes | None = None,
 ) -> KafkaSurvey: ...
 def kafka_crc32c(data: bytes) -> int: ...
+
+# RocketMQ's store
+
+@final
+class RocketEncoded:
+    """Messages ready for the commit log."""
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """[(address, bytes)] for each file that is written to"""
+    def write(self, piece: int, file: DiskFile, position: int) -> None: ...
+    def entries(self) -> bytes: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def next_address(self) -> int: ...
+    @property
+    def has_keys(self) -> bool: ...
+
+def rocketmq_encode(
+    batch: Batch,
+    topic: str,
+    queue: int,
+    first: int,
+    keep_positions: bool,
+    address: int,
+    file_bytes: int,
+    now_ms: int,
+    body_max: int,
+    store_host: bytes,
+    property_crc: bool,
+) -> RocketEncoded: ...
+
+@final
+class RocketScan:
+    """One file of the commit log: what each queue gets from it, what is not sound."""
+
+    def counts(self) -> tuple[int, int, int, bool]:
+        """(messages, of them in queues, where the next goes, whether the file is full)"""
+    def times(self) -> tuple[int | None, int]:
+        """(first store time ms, last store time ms)"""
+    def bad(self) -> list[tuple[int, int, str, bool]]:
+        """[(from, to, why, nothing sound follows)]"""
+    def queues(self) -> list[tuple[str, int, int, bytes]]:
+        """[(topic, queue, first offset, entries)]"""
+
+def rocketmq_scan(disk: Disk, path: str, start: int, position: int, keys: bool) -> RocketScan: ...
+
+@final
+class RocketReader:
+    """Messages by the entries of their queue; `files` are (address of the first byte, path)."""
+
+    def __new__(cls, disk: Disk, files: Sequence[tuple[int, str]]) -> Self: ...
+    def read(
+        self, topic: str, queue: int, first: int, entries: bytes, max_bytes: int, inflated_max: int
+    ) -> tuple[Batch, int, list[tuple[int, int, int, str]]]:
+        """(messages, entries used, [(queue offset, address, size, why)] of those that are not there)"""
+    def store_time(self, address: int, size: int) -> int | None: ...
+    def identify(self, address: int) -> tuple[str, int, int] | None: ...
+
+@final
+class RocketIndex:
+    """A file that finds messages by key."""
+
+    def __new__(cls, file: DiskFile, slots: int, entries: int, begin_ms: int = 0) -> Self: ...
+    def put(self, encoded: RocketEncoded, start: int) -> int: ...
+    def put_scanned(self, scan: RocketScan, start: int) -> int: ...
+    def find(self, key: str, max: int) -> list[int]: ...
+    def header(self) -> tuple[int, int, int, int, int, int]:
+        """(begin ms, end ms, begin address, end address, slots used, entries + 1)"""
+    @property
+    def full(self) -> bool: ...
+
+def rocketmq_bytes_of(entries: bytes) -> int: ...
+def rocketmq_crc(data: bytes) -> int: ...

@@ -43,6 +43,8 @@ class Record:
             return {}
         if self.header_codec == "kafka":
             return parse_kafka_headers(self.headers)
+        if self.header_codec == "rocketmq":
+            return parse_rocketmq_properties(self.headers)
         return parse_nats_headers(self.headers)
 
 
@@ -105,6 +107,16 @@ def parse_kafka_headers(block: bytes) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, value in kafka_header_pairs(block):
         found.setdefault(name, []).append((value or b"").decode("utf-8", "replace"))
+    return found
+
+
+def parse_rocketmq_properties(block: bytes) -> dict[str, list[str]]:
+    """Properties of a RocketMQ message: name, byte 1, value, byte 2, again and again."""
+    found: dict[str, list[str]] = {}
+    for pair in block.decode("utf-8", "replace").split("\x02"):
+        name, separator, value = pair.partition("\x01")
+        if separator and name != "__CRC32#":
+            found.setdefault(name, []).append(value)
     return found
 
 

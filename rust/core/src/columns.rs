@@ -117,7 +117,8 @@ pub fn header_pairs<'a>(codec: HeaderCodec, block: &'a [u8], pairs: &mut Vec<Hea
     match codec {
         HeaderCodec::Nats => nats_headers(block, pairs),
         HeaderCodec::Kafka => return kafka_headers(block, pairs),
-        HeaderCodec::None | HeaderCodec::Amqp | HeaderCodec::RocketMq => {}
+        HeaderCodec::RocketMq => rocketmq_properties(block, pairs),
+        HeaderCodec::None | HeaderCodec::Amqp => {}
     }
     Some(())
 }
@@ -133,6 +134,16 @@ fn nats_headers<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) {
         }
         let Some(colon) = memchr::memchr(b':', line) else { continue };
         pairs.push((&line[..colon], Some(line[colon + 1..].trim_ascii())));
+    }
+}
+
+/// `name 1 value 2`, repeated; the checksum that some stores put at the end is not the sender's.
+fn rocketmq_properties<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) {
+    for pair in block.split(|byte| *byte == 2) {
+        let Some(at) = memchr::memchr(1, pair) else { continue };
+        if &pair[..at] != b"__CRC32#" {
+            pairs.push((&pair[..at], Some(&pair[at + 1..])));
+        }
     }
 }
 

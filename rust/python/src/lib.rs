@@ -13,6 +13,7 @@ mod exchange;
 mod formats;
 mod kafka;
 mod ledger;
+mod rocketmq;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -26,5 +27,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     exchange::register(module)?;
     formats::register(module)?;
     kafka::register(module)?;
-    ledger::register(module)
+    ledger::register(module)?;
+    rocketmq::register(module)
 }

@@ -13,11 +13,13 @@ mod mapped;
 mod memory;
 mod names;
 mod real;
+mod window;
 
 pub use faulty::{Fault, FaultErrno, FaultPlan, FaultyDisk};
 pub use mapped::Mapped;
 pub use memory::{Keep, MemoryDisk};
 pub use real::RealDisk;
+pub use window::Window;
 
 use std::io;
 use std::sync::Arc;

@@ -2,3 +2,4 @@
 
 pub mod jetstream;
 pub mod kafka;
+pub mod rocketmq;

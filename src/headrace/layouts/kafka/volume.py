@@ -20,8 +20,9 @@ from typing import Any
 import msgspec
 
 from headrace.errors import AlreadyExists, BadInput, Damaged, HeadraceError, NotFound, ReadOnly, StoreClosed
+from headrace.layouts import posix_lock
 from headrace.layouts.base import Damage, Durability, Ticket, Volume
-from headrace.layouts.kafka import checkpoints, foreign
+from headrace.layouts.kafka import checkpoints
 from headrace.layouts.kafka._kernels import Disk, DiskLock
 from headrace.layouts.kafka.log import KafkaLog
 from headrace.layouts.kafka.names import (
@@ -36,6 +37,7 @@ from headrace.layouts.kafka.opening import Marks, open_for_reading, open_for_wri
 from headrace.layouts.kafka.options import KafkaOptions
 
 OUR_LOCK = "headrace.lock"
+BROKER_LOCK = ".lock"
 OWN_OPTIONS = f"{SIDE}/options.json"
 TICK_S = 0.25
 NS_PER_MS = 1_000_000
@@ -73,7 +75,7 @@ class KafkaVolume(Volume):
         self._logs: dict[str, KafkaLog] = {}
         self._mutex, self._closed = threading.RLock(), False
         self._lock: DiskLock | None = None
-        self._broker_lock: foreign.BrokerLock | None = None
+        self._broker_lock: posix_lock.PosixLock | None = None
         self._committer: ThreadPoolExecutor | None = None
         self._stop = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -97,7 +99,7 @@ class KafkaVolume(Volume):
         self._lock = self.disk.lock(f"{self.path}/{OUR_LOCK}", "headrace")
         try:
             if self._real:
-                self._broker_lock = foreign.BrokerLock(self.path)
+                self._broker_lock = posix_lock.PosixLock(f"{self.path}/{BROKER_LOCK}", "Kafka broker")
             marker = f"{self.path}/{checkpoints.CLEAN}"
             # A new directory has nothing that a stop could have left unclean.
             self.clean = not partition_dirs(self.disk, self.path)
@@ -273,7 +275,7 @@ class KafkaVolume(Volume):
         held = self.disk.lock_holder(f"{self.path}/{OUR_LOCK}")
         if held is not None:
             return held[0]
-        return foreign.holder(self.path) if self._real else None
+        return posix_lock.holder(f"{self.path}/{BROKER_LOCK}") if self._real else None
 
     def damage(self) -> list[Damage]:
         """Findings in every log, and checkpoint files that could not be read."""

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::header::{HEADER_V2, Header};
 use super::index;
 use super::records::{self, Sink, time_ns};
-use super::walk::{Step, Walker, Window};
+use super::walk::{Step, Walker};
 use crate::batch::{Batch, Entry, HeaderCodec, Span, flags};
-use crate::disk::{Disk, DiskFile, DiskResult, Mapped, OpenMode};
+use crate::disk::{Disk, DiskFile, DiskResult, Mapped, OpenMode, Window};
 
 const LOOKUP_BYTES: usize = 16 << 10;
 /// Entries that may be wrong before a search begins at the segment's first byte.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::header::{self, Header, LENGTH_AT, MAGIC_AT, OVERHEAD, PREFIX};
 use super::index;
-use crate::disk::{DiskFile, DiskResult};
+use crate::disk::{DiskFile, DiskResult, Window};
 
 /// What is read at once when a search or a check needs bytes.
 const WINDOW_BYTES: usize = 4 << 20;
@@ -22,41 +22,6 @@ const PEEK: usize = header::HEADER_V2;
 const SEARCH_BUDGET: u64 = 4;
 /// Offsets within a segment are 32-bit; no batch of a sound segment is farther from its base.
 const SPAN_MAX: i64 = i32::MAX as i64;
-
-pub struct Window {
-    file: Arc<dyn DiskFile>,
-    pub len: u64,
-    at_once: usize,
-    start: u64,
-    data: Vec<u8>,
-}
-
-impl Window {
-    pub fn new(file: Arc<dyn DiskFile>, len: u64, at_once: usize) -> Self {
-        Window { file, len, at_once, start: 0, data: Vec::new() }
-    }
-
-    /// Exactly these bytes; None past the end.
-    pub fn bytes(&mut self, at: u64, len: usize) -> DiskResult<Option<&[u8]>> {
-        if at.checked_add(len as u64).is_none_or(|end| end > self.len) {
-            return Ok(None);
-        }
-        let held = self.start..self.start + self.data.len() as u64;
-        if at < held.start || at + len as u64 > held.end {
-            let there = (self.len - at).min(len.max(self.at_once) as u64) as usize;
-            (self.start, self.data) = (at, self.file.read_at(at, there)?);
-        }
-        let from = (at - self.start) as usize;
-        // The file may have been cut since its length was taken.
-        Ok(self.data.get(from..from + len))
-    }
-
-    /// Up to `len` bytes.
-    pub fn upto(&mut self, at: u64, len: usize) -> DiskResult<&[u8]> {
-        let there = self.len.saturating_sub(at).min(len as u64) as usize;
-        Ok(self.bytes(at, there)?.unwrap_or(&[]))
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {

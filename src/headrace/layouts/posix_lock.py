@@ -1,4 +1,6 @@
-"""The broker's lock: a POSIX lock on `.lock`. Whoever writes holds it, so a broker and Headrace exclude each other."""
+"""The lock that Java programs take on a file: a POSIX lock. Whoever writes to a directory of Kafka or RocketMQ holds
+it, so a broker and Headrace exclude each other.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +10,26 @@ import struct
 
 from headrace.errors import StoreLocked
 
-LOCK = ".lock"
 _FLOCK = "@hhqqi"
 # A POSIX lock goes when its process closes any descriptor of the file: what is held here is not opened again.
 _held: set[str] = set()
 
 
-class BrokerLock:
-    """The lock of one log directory, held until `release`."""
+class PosixLock:
+    """The lock on one file, held until `release`. `who` names in an error what else takes it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, who: str) -> None:
         self._path = os.path.realpath(path)
         if self._path in _held:
-            raise StoreLocked(f"{path}: this process has the log directory open for writing already")
-        self._file = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            raise StoreLocked(f"{path}: this process has the directory open for writing already")
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._file)
             pid = holder(path) or 0
             raise StoreLocked(
-                f"{path}: a Kafka broker (process {pid}) has this log directory open; stop it first, "
+                f"{path}: a {who} (process {pid}) has this directory open; stop it first, "
                 "or open for reading only"
             ) from None
         _held.add(self._path)
@@ -42,11 +43,11 @@ class BrokerLock:
 
 
 def holder(path: str) -> int | None:
-    """The process that holds the broker's lock; asks only, so a broker that starts now is not disturbed."""
+    """The process that holds the lock; asks only, so a broker that starts now is not disturbed."""
     if os.path.realpath(path) in _held:
         return os.getpid()
     try:
-        file = os.open(f"{path}/{LOCK}", os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
