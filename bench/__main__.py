@@ -8,9 +8,9 @@ import os
 import platform
 from pathlib import Path
 
-from bench import nats_streaming, reopen, store
+from bench import kafka, nats_streaming, reopen, store
 
-ALL = store.ALL | reopen.ALL | nats_streaming.ALL
+ALL = store.ALL | reopen.ALL | nats_streaming.ALL | kafka.ALL
 SIZES = {
     "append-interval": 3_000_000,
     "append-sync": 500_000,
@@ -21,6 +21,8 @@ SIZES = {
     "streaming-append": 2_000_000,
     "streaming-sync": 200_000,
     "streaming-channels": 10_000,
+    "kafka-append": 3_000_000,
+    "kafka-scan": 2_000_000,
 }
 LARGE = 5_000_000
 

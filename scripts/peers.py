@@ -146,6 +146,48 @@ def debian(package: str) -> Callable[[Path, Peer], None]:
     return install
 
 
+def maven(*artifacts: str) -> Callable[[Path, Peer], None]:
+    """Java libraries with all they need at run time in `lib/`, and a program that starts one of their classes."""
+
+    def install(folder: Path, peer: Peer) -> None:
+        wanted = ""
+        for artifact in artifacts:
+            group, name, version = artifact.format(version=peer.version).split(":")
+            wanted += (
+                f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+                f"<version>{version}</version></dependency>\n"
+            )
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            (Path(scratch) / "pom.xml").write_text(
+                "<project><modelVersion>4.0.0</modelVersion><groupId>scratch</groupId>"
+                "<artifactId>scratch</artifactId><version>1</version>\n"
+                f"<dependencies>\n{wanted}</dependencies></project>\n"
+            )
+            run(
+                *("mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime"),
+                f"-DoutputDirectory={folder / 'lib'}",
+                cwd=Path(scratch),
+            )
+        program = folder / peer.program
+        program.write_text(
+            "#!/bin/sh\n"
+            "# Starts a class of these libraries: the first argument is its name.\n"
+            'exec java ${JAVA_OPTS:-} -cp "$(dirname "$0")/lib/*${CLASSPATH:+:$CLASSPATH}" "$@"\n'
+        )
+        program.chmod(0o755)
+
+    return install
+
+
+KAFKA = (
+    "org.apache.kafka:kafka_2.13:{version}",
+    "org.apache.kafka:kafka-tools:{version}",
+    "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",
+    "org.apache.logging.log4j:log4j-core:2.24.3",
+    "org.apache.logging.log4j:log4j-1.2-api:2.24.3",
+)
+# A library without a program of its own: the runtime answers.
+ROCKETMQ = ("-version",)
 NATS_SERVER = "github.com/nats-io/nats-server/v2"
 NATS_CLI = "github.com/nats-io/natscli"
 NATS_STREAMING = "github.com/nats-io/nats-streaming-server"
@@ -156,6 +198,14 @@ PEERS = (
     Peer("nats-server", "2.6.5", "nats-server", go_install(NATS_SERVER)),
     Peer("nats-streaming-server", "0.25.6", "nats-streaming-server", go_install(NATS_STREAMING)),
     Peer("nats", "0.3.0", "nats", go_build(NATS_CLI, f"{NATS_CLI}/nats")),
+    Peer("kafka", "4.3.1", "kafka", maven(*KAFKA), ("kafka.Kafka", "--version")),
+    Peer(
+        "rocketmq-store",
+        "5.3.3",
+        "rocketmq-store",
+        maven("org.apache.rocketmq:rocketmq-store:{version}"),
+        ROCKETMQ,
+    ),
 )
 
 

@@ -81,20 +81,24 @@ async def publisher(
 
 
 async def worker(server: TestServer, notes: Notes, until: float, chance: random.Random) -> None:
-    """Fetches and confirms. A message that was confirmed before it was asked for must not come."""
+    """Fetches and confirms. A message that was confirmed before this client listened must not come.
+
+    Not before it was asked for: what an earlier fetch of the same client did not wait for lies in its queue, and
+    may have been given to another one meanwhile.
+    """
     while time.monotonic() < until:
         with contextlib.suppress(NatsError, OSError, asyncio.TimeoutError):
             client = await client_of(server)
+            joined = time.monotonic()
             try:
                 puller = await client.jetstream(timeout=WAIT_S).pull_subscribe_bind(DURABLE, STREAM)
                 for _ in range(chance.randrange(3, 60)):
-                    asked = time.monotonic()
-                    if asked > until:
+                    if time.monotonic() > until:
                         break
                     for message in await puller.fetch(FETCH, timeout=1):
                         seq = message.metadata.sequence.stream
                         notes.given += 1
-                        if notes.confirmed.get(seq, asked) < asked:
+                        if notes.confirmed.get(seq, joined) < joined:
                             notes.again.append(seq)
                         if chance.random() < 0.02:
                             continue  # forgets one: it must come again

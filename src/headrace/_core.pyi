@@ -691,3 +691,244 @@ class StanSubs:
     def sent(self, id: int, sequences: Sequence[int]) -> bytes: ...
     def acked(self, id: int, sequences: Sequence[int]) -> bytes: ...
     def compacted(self, states: dict[int, bytes]) -> bytes: ...
+
+# Kafka's segments
+
+_Finding = tuple[str, int, int, int | None, int | None, str]
+_Producer = tuple[int, int, int, int, int, int, int, int]
+
+@final
+class KafkaEncoded:
+    """Batches ready to be written."""
+
+    def __len__(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def next(self) -> int: ...
+    @property
+    def max_time_ms(self) -> int: ...
+    def piece(self, at: int) -> tuple[int, int, int] | None:
+        """(size, first, last) of one batch"""
+    def counts(self, start: int, count: int) -> tuple[int, int]:
+        """(messages, control records) of a run of batches"""
+    def data(self) -> bytes: ...
+
+def kafka_encode(
+    batch: Batch,
+    first: int,
+    keep_positions: bool,
+    now_ms: int,
+    magic: int,
+    codec: str,
+    level: int | None,
+    batch_bytes: int,
+    message_bytes_max: int,
+    leader_epoch: int,
+    append_time: bool,
+) -> KafkaEncoded: ...
+def kafka_frames(
+    data: bytes, first: int, keep_offsets: bool, leader_epoch: int, inflated_max: int
+) -> KafkaEncoded:
+    """Whole batches, checked and given offsets; compressed ones are not opened."""
+
+@final
+class KafkaProducers:
+    """(producer, epoch, last sequence, last offset, offset delta, time ms, coordinator epoch, open transaction)"""
+
+    def __new__(cls, states: Sequence[_Producer]) -> Self: ...
+    def states(self) -> list[_Producer]: ...
+    def apply(self, encoded: KafkaEncoded, start: int, count: int) -> list[tuple[int, int, int, int]]:
+        """[(producer, first, marker's offset, last stable offset)] of transactions that were aborted"""
+    @property
+    def first_open(self) -> int | None: ...
+
+@final
+class KafkaWriter:
+    """The active segment."""
+
+    def __new__(
+        cls,
+        disk: Disk,
+        stem: str,
+        base: int,
+        interval: int,
+        size: int,
+        first_batch_time_ms: int,
+        index: bytes,
+        times: bytes,
+    ) -> Self: ...
+    def append(self, encoded: KafkaEncoded, start: int, bytes_max: int) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def first_batch_time_ms(self) -> int: ...
+    @property
+    def max_time_ms(self) -> int: ...
+    def entries(self) -> tuple[int, int]: ...
+    def index_data(self) -> tuple[bytes, bytes]: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class KafkaReader:
+    """One segment for reading; the indexes come as files (mapped) or as bytes."""
+
+    def __new__(
+        cls,
+        disk: Disk,
+        path: str,
+        base: int,
+        ceiling: int | None,
+        subject: str,
+        inflated_max: int,
+        index_path: str | None = None,
+        times_path: str | None = None,
+        index: bytes | None = None,
+        times: bytes | None = None,
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+    def locate(self, offset: int, writer: KafkaWriter | None = None) -> tuple[int, int, bool]:
+        """(position, last offset before it, whether the index was believed)"""
+    def find(self, offset: int, position: int, last: int) -> tuple[int, int, int, int] | None:
+        """(position, first, last, batches passed) of the batch that holds an offset"""
+    def read(
+        self,
+        position: int,
+        last: int,
+        first: int,
+        next: int,
+        max_msgs: int,
+        max_bytes: int,
+        limit: int,
+        control: bool,
+        aborted: Sequence[tuple[int, int, int]],
+    ) -> tuple[Batch, int, int, bool, list[_Finding]]:
+        """(messages, position, last offset before it, whether the segment ended, findings)"""
+    def read_frames(
+        self, position: int, last: int, first: int, max_bytes: int, limit: int
+    ) -> tuple[bytes, int, int, int, int, int, int]:
+        """(batches, first, next, messages, largest time ms, position, last offset before it)"""
+    def find_time(
+        self, time_ms: int, first: int, limit: int, writer: KafkaWriter | None = None
+    ) -> int | None: ...
+
+@final
+class KafkaSurvey:
+    """A whole segment, every checksum."""
+
+    @property
+    def file_bytes(self) -> int: ...
+    def counts(self) -> tuple[int, int, int, int]:
+        """(batches, messages, control records, bytes of sound batches)"""
+    @property
+    def first(self) -> int | None: ...
+    @property
+    def last(self) -> int: ...
+    def times(self) -> tuple[int | None, int, int]:
+        """(first time ns, largest time ms, time of the first batch ms)"""
+    def kinds(self) -> tuple[bytes, list[str]]:
+        """Formats and codecs that occur."""
+    def index_data(self) -> tuple[bytes, bytes]: ...
+    def bad(self) -> list[tuple[int, int, str, int | None, int | None, bool, bool]]:
+        """[(from, to, why, first claimed, next claimed, nothing sound follows, only zeros)]"""
+    def repairs(self) -> list[tuple[int, bytes, str]]: ...
+    def malformed(self) -> list[tuple[int, int, int, int, str]]:
+        """[(position, size, first, next, why)] of batches whose messages do not decode"""
+    def epochs(self) -> list[tuple[int, int]]: ...
+    def aborted(self) -> list[tuple[int, int, int, int]]: ...
+
+def kafka_survey(
+    disk: Disk,
+    path: str,
+    base: int,
+    ceiling: int | None,
+    interval: int,
+    producers: KafkaProducers,
+    start: int = 0,
+    last: int | None = None,
+    deep: bool = False,
+    inflated_max: int = 134217728,
+    anchors: bytes | None = None,
+) -> KafkaSurvey: ...
+def kafka_crc32c(data: bytes) -> int: ...
+
+# RocketMQ's store
+
+@final
+class RocketEncoded:
+    """Messages ready for the commit log."""
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """[(address, bytes)] for each file that is written to"""
+    def write(self, piece: int, file: DiskFile, position: int) -> None: ...
+    def entries(self) -> bytes: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def next_address(self) -> int: ...
+    @property
+    def has_keys(self) -> bool: ...
+
+def rocketmq_encode(
+    batch: Batch,
+    topic: str,
+    queue: int,
+    first: int,
+    keep_positions: bool,
+    address: int,
+    file_bytes: int,
+    now_ms: int,
+    body_max: int,
+    store_host: bytes,
+    property_crc: bool,
+) -> RocketEncoded: ...
+
+@final
+class RocketScan:
+    """One file of the commit log: what each queue gets from it, what is not sound."""
+
+    def counts(self) -> tuple[int, int, int, bool]:
+        """(messages, of them in queues, where the next goes, whether the file is full)"""
+    def times(self) -> tuple[int | None, int]:
+        """(first store time ms, last store time ms)"""
+    def bad(self) -> list[tuple[int, int, str, bool]]:
+        """[(from, to, why, nothing sound follows)]"""
+    def queues(self) -> list[tuple[str, int, int, bytes]]:
+        """[(topic, queue, first offset, entries)]"""
+
+def rocketmq_scan(disk: Disk, path: str, start: int, position: int, keys: bool) -> RocketScan: ...
+
+@final
+class RocketReader:
+    """Messages by the entries of their queue; `files` are (address of the first byte, path)."""
+
+    def __new__(cls, disk: Disk, files: Sequence[tuple[int, str]]) -> Self: ...
+    def read(
+        self, topic: str, queue: int, first: int, entries: bytes, max_bytes: int, inflated_max: int
+    ) -> tuple[Batch, int, list[tuple[int, int, int, str]]]:
+        """(messages, entries used, [(queue offset, address, size, why)] of those that are not there)"""
+    def store_time(self, address: int, size: int) -> int | None: ...
+    def identify(self, address: int) -> tuple[str, int, int] | None: ...
+
+@final
+class RocketIndex:
+    """A file that finds messages by key."""
+
+    def __new__(cls, file: DiskFile, slots: int, entries: int, begin_ms: int = 0) -> Self: ...
+    def put(self, encoded: RocketEncoded, start: int) -> int: ...
+    def put_scanned(self, scan: RocketScan, start: int) -> int: ...
+    def find(self, key: str, max: int) -> list[int]: ...
+    def header(self) -> tuple[int, int, int, int, int, int]:
+        """(begin ms, end ms, begin address, end address, slots used, entries + 1)"""
+    @property
+    def full(self) -> bool: ...
+
+def rocketmq_bytes_of(entries: bytes) -> int: ...
+def rocketmq_crc(data: bytes) -> int: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -21,6 +22,7 @@ class Record:
     headers: bytes | None = None
     key: bytes | None = None
     flags: int = 0
+    header_codec: str = "nats"
 
     @property
     def seq(self) -> int:
@@ -36,8 +38,14 @@ class Record:
 
     @property
     def header_map(self) -> dict[str, list[str]]:
-        """NATS headers by name, order and repetitions kept; empty without headers."""
-        return parse_nats_headers(self.headers or b"")
+        """The headers by name, order and repetitions kept; empty without headers. A null value is an empty text."""
+        if self.headers is None:
+            return {}
+        if self.header_codec == "kafka":
+            return parse_kafka_headers(self.headers)
+        if self.header_codec == "rocketmq":
+            return parse_rocketmq_properties(self.headers)
+        return parse_nats_headers(self.headers)
 
 
 def parse_nats_headers(block: bytes) -> dict[str, list[str]]:
@@ -48,6 +56,67 @@ def parse_nats_headers(block: bytes) -> dict[str, list[str]]:
         if colon:
             text = value.strip().decode("utf-8", "replace")
             found.setdefault(name.decode("utf-8", "replace"), []).append(text)
+    return found
+
+
+def kafka_header_pairs(block: bytes) -> list[tuple[str, bytes | None]]:
+    """Name and value of each header in a Kafka block: a count, then lengths (zig-zag varints) and bytes."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = block[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+
+    def field() -> bytes | None:
+        nonlocal at
+        length = number()
+        if length < 0:
+            return None
+        at += length
+        return block[at - length : at]
+
+    return [((field() or b"").decode("utf-8", "replace"), field()) for _ in range(number())]
+
+
+def format_kafka_headers(pairs: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """The inverse of `kafka_header_pairs`."""
+
+    def number(value: int) -> bytes:
+        rest = (value << 1) ^ (value >> 63)
+        out = bytearray()
+        while rest >= 0x80:
+            out.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        return bytes([*out, rest])
+
+    def field(value: bytes | None) -> bytes:
+        return number(-1) if value is None else number(len(value)) + value
+
+    return number(len(pairs)) + b"".join(field(name.encode()) + field(value) for name, value in pairs)
+
+
+def parse_kafka_headers(block: bytes) -> dict[str, list[str]]:
+    """Headers of a Kafka message as texts; what is not UTF-8 is replaced."""
+    found: dict[str, list[str]] = {}
+    for name, value in kafka_header_pairs(block):
+        found.setdefault(name, []).append((value or b"").decode("utf-8", "replace"))
+    return found
+
+
+def parse_rocketmq_properties(block: bytes) -> dict[str, list[str]]:
+    """Properties of a RocketMQ message: name, byte 1, value, byte 2, again and again."""
+    found: dict[str, list[str]] = {}
+    for pair in block.decode("utf-8", "replace").split("\x02"):
+        name, separator, value = pair.partition("\x01")
+        if separator and name != "__CRC32#":
+            found.setdefault(name, []).append(value)
     return found
 
 

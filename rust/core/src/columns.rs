@@ -9,6 +9,7 @@
 //! ```
 
 use crate::batch::{Batch, Entry, HeaderCodec, Span};
+use crate::layouts::kafka::varint;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the column {0} would hold more than 2 GiB; ask for fewer messages at once")]
@@ -78,11 +79,21 @@ pub fn headers(batch: &Batch) -> Buffers {
     let mut values = Strings::new("headers", batch.len());
     let (mut name_count, mut value_count) = (0i32, 0i32);
     let mut seen: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+    let mut pairs: Vec<HeaderPair<'_>> = Vec::new();
     for entry in batch.entries() {
         validity.push(!entry.headers.is_null());
         seen.clear();
-        if batch.codec() == HeaderCodec::Nats {
-            nats_headers(batch.bytes(entry.headers), &mut seen);
+        pairs.clear();
+        if !entry.headers.is_null() {
+            // What cannot be read as headers shows none.
+            let _ = header_pairs(batch.codec(), batch.bytes(entry.headers), &mut pairs);
+        }
+        for (name, value) in &pairs {
+            let value = value.unwrap_or(&[]);
+            match seen.iter_mut().find(|(known, _)| known == name) {
+                Some((_, list)) => list.push(value),
+                None => seen.push((name, vec![value])),
+            }
         }
         for (name, list) in &seen {
             names.push_text(name)?;
@@ -98,7 +109,21 @@ pub fn headers(batch: &Batch) -> Buffers {
     Ok(vec![validity.finish(), map_offsets, names.offsets, names.bytes, list_offsets, values.offsets, values.bytes])
 }
 
-fn nats_headers<'a>(block: &'a [u8], seen: &mut Vec<(&'a [u8], Vec<&'a [u8]>)>) {
+/// A header's name and its value, which may be null where the codec knows that.
+pub type HeaderPair<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// The headers of one message in their order. None when the block is not what its codec says.
+pub fn header_pairs<'a>(codec: HeaderCodec, block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) -> Option<()> {
+    match codec {
+        HeaderCodec::Nats => nats_headers(block, pairs),
+        HeaderCodec::Kafka => return kafka_headers(block, pairs),
+        HeaderCodec::RocketMq => rocketmq_properties(block, pairs),
+        HeaderCodec::None | HeaderCodec::Amqp => {}
+    }
+    Some(())
+}
+
+fn nats_headers<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) {
     let mut rest = block;
     let mut first = true;
     while let Some(end) = memchr::memmem::find(rest, b"\r\n") {
@@ -108,12 +133,37 @@ fn nats_headers<'a>(block: &'a [u8], seen: &mut Vec<(&'a [u8], Vec<&'a [u8]>)>) 
             continue;
         }
         let Some(colon) = memchr::memchr(b':', line) else { continue };
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        match seen.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, list)) => list.push(value),
-            None => seen.push((name, vec![value])),
+        pairs.push((&line[..colon], Some(line[colon + 1..].trim_ascii())));
+    }
+}
+
+/// `name 1 value 2`, repeated; the checksum that some stores put at the end is not the sender's.
+fn rocketmq_properties<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) {
+    for pair in block.split(|byte| *byte == 2) {
+        let Some(at) = memchr::memchr(1, pair) else { continue };
+        if &pair[..at] != b"__CRC32#" {
+            pairs.push((&pair[..at], Some(&pair[at + 1..])));
         }
     }
+}
+
+/// A count, then names and values, all lengths zig-zag varints; a value of length −1 is null.
+fn kafka_headers<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) -> Option<()> {
+    let mut at = 0;
+    let count = usize::try_from(varint::read(block, &mut at)?).ok()?;
+    for _ in 0..count {
+        let mut field = || {
+            let length = varint::read(block, &mut at)?;
+            if length == -1 {
+                return Some(None);
+            }
+            let bytes = block.get(at..at.checked_add(usize::try_from(length).ok()?)?)?;
+            at += bytes.len();
+            Some(Some(bytes))
+        };
+        pairs.push((field()??, field()?));
+    }
+    (at == block.len()).then_some(())
 }
 
 fn offsets_with_capacity(count: usize) -> Vec<u8> {

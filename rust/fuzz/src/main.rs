@@ -9,6 +9,7 @@
 //! small mutator bends them.
 //! An input that fails is saved in the working directory, and the exit code is 1.
 
+mod kafka;
 mod mutate;
 mod protocol;
 mod streaming;

@@ -19,7 +19,7 @@ use headrace_core::layouts::jetstream::seqset::SeqSet;
 use headrace_core::layouts::jetstream::varint::Reader;
 use headrace_core::subjects::Filter;
 
-use crate::{protocol, streaming};
+use crate::{kafka, protocol, streaming};
 
 pub struct Target {
     pub name: &'static str,
@@ -40,6 +40,7 @@ pub const ALL: &[Target] = &[
     Target { name: "exchange", run: protocol::drive_exchange },
     Target { name: "streaming-slice", run: streaming::mend_slice },
     Target { name: "streaming-records", run: streaming::walk_records },
+    Target { name: "kafka", run: kafka::read_segment },
 ];
 
 fn key() -> HashKey {
@@ -208,5 +209,6 @@ pub fn corpus() -> Vec<Vec<u8>> {
     ];
     corpus.extend(protocol::sessions());
     corpus.extend(streaming::corpus());
+    corpus.extend(kafka::seeds());
     corpus
 }

@@ -66,6 +66,7 @@ pub fn record<'py>(py: Python<'py>, batch: &core::Batch, entry: &Entry) -> PyRes
         optional(entry.headers),
         optional(entry.key),
         entry.flags,
+        batch.codec().name(),
     );
     record_class(py)?.call1(fields)
 }

@@ -16,6 +16,10 @@ impl DiskFile {
     pub fn inner(&self) -> &dyn core::DiskFile {
         &*self.0
     }
+
+    pub fn shared(&self) -> Arc<dyn core::DiskFile> {
+        self.0.clone()
+    }
 }
 
 #[pymethods]

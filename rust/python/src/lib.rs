@@ -11,9 +11,11 @@ mod disk;
 mod errors;
 mod exchange;
 mod formats;
+mod kafka;
 mod ledger;
 mod nats_streaming;
 mod net;
+mod rocketmq;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -26,7 +28,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     disk::register(module)?;
     exchange::register(module)?;
     formats::register(module)?;
+    kafka::register(module)?;
     ledger::register(module)?;
+    nats_streaming::register(module)?;
     net::register(module)?;
-    nats_streaming::register(module)
+    rocketmq::register(module)
 }

@@ -4,6 +4,7 @@
     Log     one stream, channel, partition or queue: append, read, scan, remove, damage
     StreamStore   a Log with the whole interface of the JetStream store
     Cursors       consumption state beside a log
+    Frames        a run of messages in a layout's own encoding, passed through undecoded
     Ticket        what an append or removal hands out: give it to `commit` to have it on disk
 
 All ranges at the waist are half-open, `[first, next)`. Gaps are legal. The origin is the layout's
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from headrace._core import Batch
+from headrace.errors import BadInput
 from headrace.record import Record
 
 if TYPE_CHECKING:
@@ -84,6 +86,22 @@ class SimpleState:
 
 
 @dataclass(frozen=True, slots=True)
+class Frames:
+    """A run of messages in a layout's own encoding, not decoded: what one log stores another can pass on.
+
+    `format` names the encoding ("kafka": whole record batches). Positions are half-open; `count` leaves out what
+    only decoding would tell. `max_time_ns` is None where there are no times.
+    """
+
+    format: str
+    data: bytes
+    first: int
+    next: int
+    count: int
+    max_time_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Predicate:
     """What `scan` may leave out. Blocks that cannot match are not read."""
 
@@ -139,6 +157,14 @@ class Log(ABC):
 
         Go on at the last position + 1.
         """
+
+    def append_frames(self, frames: Frames, *, keep_positions: bool = False) -> Ticket:
+        """Store a run as it is, where the layout can; its positions are given anew unless they are kept."""
+        raise BadInput(f"log {self.name}: this layout has no frames to append; decode them into a Batch")
+
+    def read_frames(self, first: int, max_bytes: int = 8 << 20) -> Frames:
+        """The run that holds `first`, and more up to `max_bytes`, undecoded, where the layout can."""
+        raise BadInput(f"log {self.name}: this layout has no frames; use read")
 
     @abstractmethod
     def seq_from_time(self, time_ns: int) -> int:

@@ -5,7 +5,6 @@ JetStream is at home here (`JetStreamVolume`); every other layout is a `Room`, i
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from headrace._core import Disk
@@ -16,12 +15,13 @@ from headrace.layouts.room import Room
 
 JETSTREAM = "jetstream"
 # In the order in which they are asked: the surest marks first.
-ROOMS = ("nats_streaming",)
+ROOMS = ("nats_streaming", "rocketmq", "kafka")
 LAYOUTS = (JETSTREAM, *ROOMS)
 PRODUCTS = {
     JETSTREAM: "NATS JetStream",
     "nats_streaming": "NATS Streaming",
     "kafka": "Kafka",
+    "rocketmq": "RocketMQ",
     "rabbitmq": "RabbitMQ",
 }
 _ROOM_KEYWORDS = frozenset({"durability", "disk", "key", "clock"})
@@ -29,10 +29,19 @@ _ROOM_KEYWORDS = frozenset({"durability", "disk", "key", "clock"})
 
 def room(layout: str) -> Room:
     """The room of a layout by its name."""
-    if layout not in ROOMS:
-        raise BadInput(f"unknown layout {layout!r}; known are: {', '.join(LAYOUTS)}")
-    found: Room = import_module(f"headrace.layouts.{layout}.room").ROOM
-    return found
+    if layout == "nats_streaming":
+        from headrace.layouts.nats_streaming.room import ROOM as nats_streaming
+
+        return nats_streaming
+    if layout == "kafka":
+        from headrace.layouts.kafka.room import ROOM as kafka
+
+        return kafka
+    if layout == "rocketmq":
+        from headrace.layouts.rocketmq.room import ROOM as rocketmq
+
+        return rocketmq
+    raise BadInput(f"unknown layout {layout!r}; known are: {', '.join(LAYOUTS)}")
 
 
 def room_of(path: str, disk: Disk | None = None) -> Room | None:

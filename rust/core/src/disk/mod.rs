@@ -9,13 +9,17 @@
 
 mod crashed;
 mod faulty;
+mod mapped;
 mod memory;
 mod names;
 mod real;
+mod window;
 
 pub use faulty::{Fault, FaultErrno, FaultPlan, FaultyDisk};
+pub use mapped::Mapped;
 pub use memory::{Keep, MemoryDisk};
 pub use real::RealDisk;
+pub use window::Window;
 
 use std::io;
 use std::sync::Arc;
@@ -100,6 +104,11 @@ pub trait DiskFile: Send + Sync {
     /// fdatasync (F_FULLFSYNC on macOS).
     fn sync_data(&self) -> DiskResult<()>;
     fn path(&self) -> &str;
+    /// All bytes of a file that nobody changes any more (see `Mapped`).
+    fn map(&self) -> DiskResult<Mapped> {
+        let len = usize::try_from(self.len()?).unwrap_or(usize::MAX);
+        self.read_at(0, len).map(Mapped::from)
+    }
 }
 
 /// Paths are `/`-separated UTF-8. New files get mode 0600, new directories 0700, as nats-server's.

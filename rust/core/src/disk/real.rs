@@ -12,7 +12,9 @@ use std::sync::Arc;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{FlockOperation, flock};
 
-use super::{DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, OpenMode, failed, too_large};
+use super::{
+    DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, Mapped, OpenMode, failed, too_large,
+};
 
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
@@ -65,6 +67,10 @@ impl DiskFile for RealFile {
 
     fn path(&self) -> &str {
         &self.path
+    }
+
+    fn map(&self) -> DiskResult<Mapped> {
+        Mapped::of_file(&self.file, &self.path)
     }
 }
 

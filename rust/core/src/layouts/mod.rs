@@ -1,4 +1,6 @@
 //! One codec per layout: tolerant scan, encode, index lookup.
 
 pub mod jetstream;
+pub mod kafka;
 pub mod nats_streaming;
+pub mod rocketmq;

@@ -1,0 +1,114 @@
+//! The active segment: batches at its end, index entries beside it.
+//!
+//! The indexes are kept in memory too (they are small) and written without a sync: they can be made again from the
+//! log. A write of the log that fails leaves nothing behind.
+
+use std::sync::Arc;
+
+use super::encode::Encoded;
+use super::index::{ENTRY_BYTES, IndexBuilder, TIME_ENTRY_BYTES};
+use crate::disk::{Disk, DiskFile, DiskResult, OpenMode};
+
+pub struct SegmentWriter {
+    log: Arc<dyn DiskFile>,
+    index_file: Arc<dyn DiskFile>,
+    times_file: Arc<dyn DiskFile>,
+    pub size: u64,
+    /// The largest time of the first batch; −1 before it.
+    pub first_batch_time: i64,
+    pub index: IndexBuilder,
+    index_written: usize,
+    times_written: usize,
+}
+
+impl SegmentWriter {
+    /// `stem` is the path without its ending. The index files must be as `index` has them, or are made so.
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        stem: &str,
+        size: u64,
+        first_batch_time: i64,
+        index: IndexBuilder,
+    ) -> DiskResult<Self> {
+        let open = |ending: &str| disk.open(&format!("{stem}.{ending}"), OpenMode::Write);
+        let mut writer = SegmentWriter {
+            log: open("log")?,
+            index_file: open("index")?,
+            times_file: open("timeindex")?,
+            size,
+            first_batch_time,
+            index,
+            index_written: 0,
+            times_written: 0,
+        };
+        // An index of the broker may have room at its end that was not used.
+        writer.index_file.set_len(writer.index.index.len() as u64)?;
+        writer.times_file.set_len(writer.index.times.len() as u64)?;
+        writer.flush_index()?;
+        Ok(writer)
+    }
+
+    /// Writes pieces from `from` on while the segment stays within `bytes_max` (one at least into an empty segment);
+    /// returns how many.
+    pub fn append(&mut self, encoded: &Encoded, from: usize, bytes_max: u64) -> DiskResult<usize> {
+        let pieces = &encoded.pieces[from..];
+        let Some(first) = pieces.first() else { return Ok(0) };
+        let room = bytes_max.saturating_sub(self.size) as usize;
+        let end_of = |count: usize| pieces[count - 1].at + pieces[count - 1].header.size;
+        let mut taken = pieces.partition_point(|piece| piece.at + piece.header.size - first.at <= room);
+        if taken == 0 && self.size == 0 {
+            taken = 1;
+        }
+        if taken == 0 {
+            return Ok(0);
+        }
+        let bytes = &encoded.bytes[first.at..end_of(taken)];
+        if let Err(error) = self.log.write_at(self.size, bytes) {
+            // If the cut fails too, the next write covers the same bytes.
+            let _ = self.log.set_len(self.size);
+            return Err(error);
+        }
+        for piece in &pieces[..taken] {
+            let position = self.size + (piece.at - first.at) as u64;
+            if position == 0 {
+                self.first_batch_time = piece.header.max_time;
+            }
+            self.index.batch(position, piece.header.size, piece.header.last, piece.header.max_time);
+        }
+        self.size += bytes.len() as u64;
+        // A full disk refuses the index too; the log is written, and the next append tries again.
+        let _ = self.flush_index();
+        Ok(taken)
+    }
+
+    fn flush_index(&mut self) -> DiskResult<()> {
+        let (index, times) = (&self.index.index, &self.index.times);
+        if self.index_written < index.len() {
+            self.index_file.write_at(self.index_written as u64, &index[self.index_written..])?;
+            self.index_written = index.len();
+        }
+        if self.times_written < times.len() {
+            self.times_file.write_at(self.times_written as u64, &times[self.times_written..])?;
+            self.times_written = times.len();
+        }
+        Ok(())
+    }
+
+    pub fn log_file(&self) -> Arc<dyn DiskFile> {
+        self.log.clone()
+    }
+
+    /// Entries in the two indexes.
+    pub fn entries(&self) -> (usize, usize) {
+        (self.index.index.len() / ENTRY_BYTES, self.index.times.len() / TIME_ENTRY_BYTES)
+    }
+
+    /// The last entry of the time index, then everything on disk.
+    pub fn close(&mut self) -> DiskResult<()> {
+        self.index.close();
+        self.flush_index()?;
+        self.index_file.sync_data()?;
+        self.times_file.sync_data()?;
+        self.log.sync_data()
+    }
+}

@@ -1,0 +1,1 @@
+"""Kafka's log directories: read, written, recovered. FORMAT.md in this folder draws the bytes."""

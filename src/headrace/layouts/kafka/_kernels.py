@@ -1,0 +1,33 @@
+"""The one door from this room to the Rust core."""
+
+from __future__ import annotations
+
+from headrace._core import (
+    Batch,
+    Disk,
+    DiskLock,
+    KafkaEncoded,
+    KafkaProducers,
+    KafkaReader,
+    KafkaSurvey,
+    KafkaWriter,
+    kafka_crc32c,
+    kafka_encode,
+    kafka_frames,
+    kafka_survey,
+)
+
+__all__ = [
+    "Batch",
+    "Disk",
+    "DiskLock",
+    "KafkaEncoded",
+    "KafkaProducers",
+    "KafkaReader",
+    "KafkaSurvey",
+    "KafkaWriter",
+    "kafka_crc32c",
+    "kafka_encode",
+    "kafka_frames",
+    "kafka_survey",
+]

@@ -1,0 +1,360 @@
+"""`KafkaVolume`: a log directory (one entry of `log.dirs`), opened for reading or for writing.
+
+    <path>/.lock  headrace.lock                 who writes: the broker's lock and ours
+    <path>/<topic>-<partition>/                 the logs
+    <path>/*-checkpoint  .kafka_cleanshutdown   how far each log was synced; that the last stop was clean
+
+`path` may also name one partition's directory: then the volume shows that log only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from headrace.errors import AlreadyExists, BadInput, Damaged, HeadraceError, NotFound, ReadOnly, StoreClosed
+from headrace.layouts import posix_lock
+from headrace.layouts.base import Damage, Durability, Ticket, Volume
+from headrace.layouts.kafka import checkpoints
+from headrace.layouts.kafka._kernels import Disk, DiskLock
+from headrace.layouts.kafka.log import KafkaLog
+from headrace.layouts.kafka.names import (
+    SIDE,
+    has_segments,
+    is_log_name,
+    make_dirs,
+    partition_dirs,
+    split_name,
+)
+from headrace.layouts.kafka.opening import Marks, open_for_reading, open_for_writing
+from headrace.layouts.kafka.options import KafkaOptions
+
+OUR_LOCK = "headrace.lock"
+BROKER_LOCK = ".lock"
+OWN_OPTIONS = f"{SIDE}/options.json"
+TICK_S = 0.25
+NS_PER_MS = 1_000_000
+LOG = logging.getLogger("headrace")
+
+
+class KafkaVolume(Volume):
+    """An opened log directory. Use `headrace.open`, or the room."""
+
+    layout = "kafka"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        mode: str = "r",
+        create: bool = False,
+        durability: Durability = "sync",
+        options: KafkaOptions | None = None,
+        sync_interval_s: float = 1.0,
+        disk: Disk | None = None,
+        clock: Callable[[], int] = time.time_ns,
+        maintenance: bool = True,
+    ) -> None:
+        if mode not in ("r", "rw"):
+            raise BadInput(f"mode {mode!r}; open with 'r' or 'rw'")
+        if durability not in ("sync", "interval"):
+            raise BadInput(f"durability {durability!r}; known are 'sync' and 'interval'")
+        self.disk, self._real = disk or Disk.real(), disk is None
+        self.path, self._only = _root(self.disk, path)
+        self.options = (options or KafkaOptions()).checked()
+        self.durability: Durability = durability
+        self.read_only, self.clock = mode == "r", clock
+        self._sync_every_ns = int(sync_interval_s * 1e9)
+        self._logs: dict[str, KafkaLog] = {}
+        self._mutex, self._closed = threading.RLock(), False
+        self._lock: DiskLock | None = None
+        self._broker_lock: posix_lock.PosixLock | None = None
+        self._committer: ThreadPoolExecutor | None = None
+        self._stop = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._damage: list[Damage] = []
+        self.clean = False
+        if not create and self.disk.entry(self.path) is None:
+            raise NotFound(f"{self.path}: no such directory; create one with create=True")
+        if self.read_only:
+            self.clean = self.disk.entry(f"{self.path}/{checkpoints.CLEAN}") is not None
+            return
+        self._take(create)
+        self._checkpointed_ns = self._retained_ns = clock()
+        if maintenance:
+            self._keeper = threading.Thread(target=self._keep, name="headrace-kafka", daemon=True)
+            self._keeper.start()
+
+    def _take(self, create: bool) -> None:
+        """Lock; the marker of the last clean stop goes before anything is changed."""
+        if create:
+            make_dirs(self.disk, self.path)
+        self._lock = self.disk.lock(f"{self.path}/{OUR_LOCK}", "headrace")
+        try:
+            if self._real:
+                self._broker_lock = posix_lock.PosixLock(f"{self.path}/{BROKER_LOCK}", "Kafka broker")
+            marker = f"{self.path}/{checkpoints.CLEAN}"
+            # A new directory has nothing that a stop could have left unclean.
+            self.clean = not partition_dirs(self.disk, self.path)
+            if self.disk.entry(marker) is not None:
+                self.clean = True
+                self.disk.remove_file(marker)
+                self.disk.sync_dir(self.path)
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        if self._broker_lock is not None:
+            self._broker_lock.release()
+        if self._lock is not None:
+            self._lock.release()
+
+    # Logs
+
+    def logs(self) -> list[str]:
+        """`<topic>-<partition>` of every partition, sorted by topic and number."""
+        found = [self._only] if self._only else list(partition_dirs(self.disk, self.path))
+        return sorted(found, key=split_name)
+
+    def open(self, name: str) -> KafkaLog:
+        """One partition; opened (and, for writing, recovered) once, shared afterwards."""
+        with self._mutex:
+            self._check_open()
+            if name not in self._logs:
+                split_name(name)
+                if name not in self.logs():
+                    known = ", ".join(self.logs()[:20]) or "none"
+                    raise NotFound(f"{self.path}: no log {name!r}; there are: {known}")
+                self._logs[name] = self._open(name, self._marks(name), self.clean)
+            return self._logs[name]
+
+    def _open(self, name: str, marks: Marks, clean: bool) -> KafkaLog:
+        directory = f"{self.path}/{name}"
+        options = self._options_of(directory)
+        if self.read_only:
+            live = self.writer_pid() is not None
+            opened = open_for_reading(self.disk, directory, options, marks, live=live)
+        else:
+            opened = open_for_writing(self.disk, directory, options, marks, clean=clean)
+        log = KafkaLog(
+            self.disk,
+            directory,
+            name,
+            opened,
+            options=options,
+            read_only=self.read_only,
+            durability=self.durability,
+            clock=self.clock,
+        )
+        for finding in log.damage():
+            LOG.warning("%s: %s at byte %d: %s", finding.file, finding.kind, finding.offset, finding.detail)
+        if not self.read_only:
+            log.mark = 1
+            log.commit()  # names of new files, and whatever recovery left
+        return log
+
+    def _options_of(self, directory: str) -> KafkaOptions:
+        """The volume's options under those that the log was created with."""
+        path = f"{directory}/{OWN_OPTIONS}"
+        if self.disk.entry(path) is None:
+            return self.options
+        try:
+            own: dict[str, Any] = msgspec.json.decode(self.disk.read(path, 1 << 20), type=dict[str, Any])
+            return KafkaOptions.of(self._given() | own).checked()
+        except (msgspec.DecodeError, BadInput) as problem:
+            self._damage.append(
+                Damage(path, 0, 0, "metadata", f"options of this log are not used: {problem}")
+            )
+            return self.options
+
+    def _given(self) -> dict[str, Any]:
+        return {name: getattr(self.options, name) for name in KafkaOptions.__struct_fields__}
+
+    def create(self, name: str, *, topic_id: str | None = None, **options: Any) -> KafkaLog:
+        """A new partition (or the existing one, if its options are equal). `topic_id` as a cluster has it."""
+        with self._mutex:
+            self._check_open()
+            if self.read_only:
+                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            topic, _ = split_name(name)
+            merged = KafkaOptions.of(self._given() | _ours(options)).checked()
+            if name in self.logs():
+                log = self.open(name)
+                if log.options != merged:
+                    raise AlreadyExists(f"log {name} exists with other options")
+                return log
+            directory = f"{self.path}/{name}"
+            make_dirs(self.disk, directory)
+            siblings = [other for other in self.logs() if split_name(other)[0] == topic and other != name]
+            known = [checkpoints.read_topic_id(self.disk, f"{self.path}/{other}") for other in siblings]
+            chosen = topic_id or next((found for found in known if found), None) or checkpoints.new_topic_id()
+            checkpoints.write_topic_id(self.disk, directory, checkpoints.check_topic_id(chosen))
+            if options:
+                make_dirs(self.disk, f"{directory}/{SIDE}")
+                self.disk.replace_file(f"{directory}/{OWN_OPTIONS}", msgspec.json.encode(_ours(options)))
+            self._forget(name)
+            self._logs[name] = self._open(name, Marks(), clean=True)
+            return self._logs[name]
+
+    def delete(self, name: str) -> None:
+        """Rename the directory as the broker does (a crash leaves no half of it), then remove it."""
+        with self._mutex:
+            log = self.open(name)
+            log.check_writable()
+            del self._logs[name]
+            log.close()
+            leaving = f"{self.path}/{name[:200]}.{uuid.uuid4().hex}-delete"
+            self.disk.rename(f"{self.path}/{name}", leaving)
+            self.disk.sync_dir(self.path)
+            self.disk.remove_dir_all(leaving)
+            self._forget(name)
+
+    # Checkpoints
+
+    def _offsets(self, file: str) -> dict[str, int]:
+        path = f"{self.path}/{file}"
+        try:
+            return checkpoints.read_offsets(self.disk, path)
+        except Damaged as problem:
+            finding = Damage(path, problem.offset, 0, "metadata", str(problem))
+            if finding not in self._damage:
+                self._damage.append(finding)
+            return {}
+
+    def _marks(self, name: str) -> Marks:
+        found = [self._offsets(file).get(name, 0) for file in checkpoints.CHECKPOINTS[:3]]
+        return Marks(*(max(offset, 0) for offset in found))
+
+    def _forget(self, name: str) -> None:
+        """A log of that name begins anew: no checkpoint may say otherwise."""
+        for file in checkpoints.CHECKPOINTS:
+            offsets = self._offsets(file)
+            if name in offsets:
+                del offsets[name]
+                checkpoints.write_offsets(self.disk, f"{self.path}/{file}", offsets)
+
+    def write_checkpoints(self) -> None:
+        """Recovery points and high watermarks of the open logs; the others' lines stay."""
+        with self._mutex:
+            points = {name: log.recovery_point for name, log in self._logs.items()}
+        for file in (checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK):
+            before = self._offsets(file)
+            if before | points != before or self.disk.entry(f"{self.path}/{file}") is None:
+                checkpoints.write_offsets(self.disk, f"{self.path}/{file}", before | points)
+
+    # Durability
+
+    def commit(self, tickets: Iterable[Ticket]) -> None:
+        """Return when all tickets are acknowledged: on disk in mode `sync`, written in mode `interval`."""
+        marks: dict[str, int] = {}
+        for ticket in tickets:
+            marks[ticket.log] = max(ticket.mark, marks.get(ticket.log, 0))
+        for name, mark in marks.items():
+            self.open(name).acknowledge(mark)
+
+    def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
+        """The same off the caller's thread; tickets handed in while a sync runs share the next one."""
+        with self._mutex:
+            self._check_open()
+            if self._committer is None:
+                self._committer = ThreadPoolExecutor(2, thread_name_prefix="headrace-commit")
+            return self._committer.submit(self.commit, list(tickets))
+
+    # Life
+
+    def writer_pid(self) -> int | None:
+        """The process that has the directory open for writing."""
+        held = self.disk.lock_holder(f"{self.path}/{OUR_LOCK}")
+        if held is not None:
+            return held[0]
+        return posix_lock.holder(f"{self.path}/{BROKER_LOCK}") if self._real else None
+
+    def damage(self) -> list[Damage]:
+        """Findings in every log, and checkpoint files that could not be read."""
+        found = [finding for name in self.logs() for finding in self.open(name).damage()]
+        return [*self._damage, *found]
+
+    def tick(self, now_ns: int) -> None:
+        """What time brings: interval syncs, retention, checkpoints."""
+        with self._mutex:
+            logs = list(self._logs.values())
+        for log in logs:
+            log.tick(now_ns, self._sync_every_ns)
+        if now_ns - self._retained_ns >= self.options.log_retention_check_interval_ms * NS_PER_MS:
+            self._retained_ns = now_ns
+            for log in logs:
+                log.apply_retention()
+        every = self.options.log_flush_offset_checkpoint_interval_ms
+        if now_ns - self._checkpointed_ns >= every * NS_PER_MS:
+            self._checkpointed_ns = now_ns
+            self.write_checkpoints()
+
+    last_upkeep_error: Exception | None = None
+
+    def _keep(self) -> None:
+        while not self._stop.wait(TICK_S):
+            try:
+                self.tick(self.clock())
+            except Exception as error:  # the next tick tries again; commits report it to their callers
+                if str(error) != str(self.last_upkeep_error):
+                    LOG.warning("upkeep of %s: %s", self.path, error)
+                self.last_upkeep_error = error
+
+    def close(self) -> None:
+        """Clean stop of every log, checkpoints, and last the marker that says so; then the locks go."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._stop.set()
+        if self._keeper is not None:
+            self._keeper.join()
+        if self._committer is not None:
+            self._committer.shutdown()
+        with self._mutex:
+            self._closed = True
+            try:
+                self._stop_logs()
+            finally:
+                self._release()
+
+    def _stop_logs(self) -> None:
+        problems: list[HeadraceError] = []
+        for log in self._logs.values():
+            try:
+                log.close()
+            except HeadraceError as problem:  # the others are to be closed all the same
+                problems.append(problem)
+        if problems:
+            raise problems[0]
+        if self.read_only:
+            return
+        self.write_checkpoints()
+        # Logs that nobody opened are as they were: whole if the last stop was clean.
+        if self.clean or set(self._logs) >= set(partition_dirs(self.disk, self.path)):
+            self.disk.replace_file(f"{self.path}/{checkpoints.CLEAN}", checkpoints.CLEAN_TEXT)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.path} was closed; open it again")
+
+
+def _ours(options: dict[str, Any]) -> dict[str, Any]:
+    """Options under their Python names."""
+    spelled = {theirs: ours for ours, theirs in KafkaOptions.names.items()}
+    return {spelled.get(name, name): value for name, value in options.items()}
+
+
+def _root(disk: Disk, path: str) -> tuple[str, str | None]:
+    """(log directory, the one log to show or None)."""
+    path = path.rstrip("/") or "/"
+    parent, _, name = path.rpartition("/")
+    is_partition = is_log_name(name) and disk.entry(path) is not None and has_segments(disk, path)
+    return (parent or ".", name) if is_partition else (path, None)

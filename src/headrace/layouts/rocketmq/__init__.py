@@ -1,0 +1,1 @@
+"""RocketMQ's store: one commit log for all topics. FORMAT.md in this folder draws the bytes."""

@@ -1,0 +1,33 @@
+"""The one door from this room to the Rust core."""
+
+from __future__ import annotations
+
+from headrace._core import (
+    Batch,
+    Disk,
+    DiskFile,
+    DiskLock,
+    RocketEncoded,
+    RocketIndex,
+    RocketReader,
+    RocketScan,
+    rocketmq_bytes_of,
+    rocketmq_crc,
+    rocketmq_encode,
+    rocketmq_scan,
+)
+
+__all__ = [
+    "Batch",
+    "Disk",
+    "DiskFile",
+    "DiskLock",
+    "RocketEncoded",
+    "RocketIndex",
+    "RocketReader",
+    "RocketScan",
+    "rocketmq_bytes_of",
+    "rocketmq_crc",
+    "rocketmq_encode",
+    "rocketmq_scan",
+]

@@ -1,0 +1,103 @@
+"""A consume queue on disk: 20 bytes per message, position = queue offset × 20. Made again from the commit log at any time.
+
+int64 address in the commit log · int32 size · int64 tag hash
+"""
+
+from __future__ import annotations
+
+from headrace.layouts.rocketmq._kernels import Disk, DiskFile
+from headrace.layouts.rocketmq.names import make_dirs, numbered
+
+ENTRY = 20
+
+
+class QueueFiles:
+    """The files of one queue. Unused room at the end is zero."""
+
+    def __init__(self, disk: Disk, directory: str, file_bytes: int) -> None:
+        self.disk, self.directory = disk, directory
+        self.files = numbered(disk, directory)
+        # Two names tell the size; one file alone may have been cut short by a crash.
+        starts = list(self.files)
+        apart = starts[1] - starts[0] if len(starts) > 1 else 0
+        self.file_bytes = apart or max(file_bytes // ENTRY * ENTRY, ENTRY)
+        self._reading: dict[int, DiskFile] = {}
+        self._writing: dict[int, DiskFile] = {}
+
+    @property
+    def first(self) -> int:
+        """The first offset that the files have room for."""
+        return next(iter(self.files), 0) // ENTRY
+
+    def read(self, first: int, count: int) -> bytes:
+        """Entries of offsets from `first` on; fewer at the end of the files."""
+        at, left, parts = first * ENTRY, count * ENTRY, list[bytes]()
+        while left > 0:
+            start = at // self.file_bytes * self.file_bytes
+            if start not in self.files:
+                break
+            piece = self._file(start).read_at(at - start, min(left, start + self.file_bytes - at))
+            if not piece:
+                break
+            parts.append(piece)
+            at, left = at + len(piece), left - len(piece)
+        return b"".join(parts) if len(parts) != 1 else parts[0]
+
+    def write(self, first: int, entries: bytes) -> None:
+        """Entries at offsets from `first` on; files are made as needed."""
+        at, done = first * ENTRY, 0
+        while done < len(entries):
+            start = at // self.file_bytes * self.file_bytes
+            piece = entries[done : done + start + self.file_bytes - at]
+            self._file(start, write=True).write_at(at - start, piece)
+            at, done = at + len(piece), done + len(piece)
+
+    def _file(self, start: int, *, write: bool = False) -> DiskFile:
+        file = self._writing.get(start)
+        if file is not None:
+            return file
+        path = f"{self.directory}/{start:020d}"
+        if not write:
+            file = self._reading.get(start)
+            if file is None:
+                file = self._reading[start] = self.disk.open(path)
+            return file
+        if start not in self.files:
+            make_dirs(self.disk, self.directory)
+        file = self._writing[start] = self.disk.open(path, "write")
+        if len(file) < self.file_bytes:
+            file.set_len(self.file_bytes)
+            self.files = dict(sorted({**self.files, start: self.file_bytes}.items()))
+        # Only the newest is written to again and again.
+        for old in [other for other in self._writing if other != start]:
+            self._writing.pop(old).sync_data()
+        return file
+
+    def end(self) -> int:
+        """One above the last offset with an entry."""
+        for start in reversed(self.files):
+            low, high = 0, self.files[start] // ENTRY
+            while low < high:
+                middle = (low + high) // 2
+                used = any(self.read(start // ENTRY + middle, 1)[8:12])
+                low, high = (middle + 1, high) if used else (low, middle)
+            if low:
+                return start // ENTRY + low
+        return self.first
+
+    def close(self) -> None:
+        """Give the descriptors up."""
+        self._reading.clear()
+        self._writing.clear()
+
+    def sync(self) -> None:
+        """Everything of the queue on disk."""
+        for file in self._writing.values():
+            file.sync_data()
+        if self.disk.entry(self.directory) is not None:
+            self.disk.sync_dir(self.directory)
+
+
+def place_of(entry: bytes) -> tuple[int, int]:
+    """(address, size) of an entry."""
+    return int.from_bytes(entry[:8], "big"), int.from_bytes(entry[8:12], "big")

@@ -1,0 +1,149 @@
+"""Opening a store for writing: where the log ends, what the queues must hold.
+
+The broker cuts the log at the first message that is not sound. Here a bad message is replaced, at the same size, by one
+that is in no queue (its kind is "prepared") and whose body is the bytes that were found; so everything after it stays,
+and the broker walks over it too. The bytes are also kept in headrace/damaged.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from headrace.layouts.base import Damage
+from headrace.layouts.rocketmq._kernels import Disk, RocketScan, rocketmq_crc, rocketmq_scan
+from headrace.layouts.rocketmq.commit_log import CommitLog
+from headrace.layouts.rocketmq.names import CHECKPOINT, DAMAGED, make_dirs
+from headrace.layouts.rocketmq.queue_files import ENTRY, QueueFiles, place_of
+
+MAGIC, MAGIC_BLANK = 0xDAA320A7, 0xCBD43194
+FIXED = 91
+PREPARED = 0x4
+# Times of messages are coarse, and several share one: as much earlier the broker begins, too.
+SAFETY_MS = 3000
+FILLER_TOPIC = b"headrace_damaged"
+FILLER_LEAST = FIXED + len(FILLER_TOPIC)
+_CHECKPOINT = struct.Struct(">6q")
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The end of the log, and what was found on the way."""
+
+    next: int = 0
+    last_store_ms: int = 0
+    damage: list[Damage] = field(default_factory=lambda: [])
+    scans: list[RocketScan] = field(default_factory=lambda: [])
+    tails: list[tuple[int, int]] = field(default_factory=lambda: [])
+    """Addresses of unsound ends that were set aside."""
+
+
+def read_checkpoint(disk: Disk, root: str) -> tuple[int, ...]:
+    """(log, queues, index: store times ms; master flushed, confirm, queue address); zeros when it is not there."""
+    path = f"{root}/{CHECKPOINT}"
+    if disk.entry(path) is None:
+        return (0,) * 6
+    data = disk.open(path).read_at(0, _CHECKPOINT.size)
+    return _CHECKPOINT.unpack(data) if len(data) == _CHECKPOINT.size else (0,) * 6
+
+
+def write_checkpoint(disk: Disk, root: str, store_ms: int, address: int) -> None:
+    """Everything up to here is on disk."""
+    body = _CHECKPOINT.pack(store_ms, store_ms, store_ms, 0, address, 0)
+    disk.replace_file(f"{root}/{CHECKPOINT}", body.ljust(4096, b"\0"))
+
+
+def recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool) -> Recovered:
+    """Scan what may not be whole, put it right, and say what the queues get."""
+    starts = list(log.files)
+    found = Recovered()
+    if not starts:
+        return found
+    first = len(starts) - 1 if clean else _first_to_scan(disk, root, log, starts)
+    for number, start in enumerate(starts[first:], first):
+        newest = number == len(starts) - 1
+        scan = rocketmq_scan(disk, log.path(start), start, 0, keys)
+        if scan.bad():
+            _mend(disk, root, log, start, scan, newest, found)
+            scan = rocketmq_scan(disk, log.path(start), start, 0, keys)
+        found.scans.append(scan)
+        if scan.counts()[0]:
+            found.last_store_ms = scan.times()[1]
+        found.next = start + scan.counts()[2]
+        if not clean:
+            disk.open(log.path(start), "write").sync_data()
+    return found
+
+
+def _first_to_scan(disk: Disk, root: str, log: CommitLog, starts: list[int]) -> int:
+    """The newest file whose first message is not newer than all that the checkpoint says is on disk."""
+    safe_ms = min(read_checkpoint(disk, root)[:3]) - SAFETY_MS
+    for number in range(len(starts) - 1, 0, -1):
+        head = disk.open(log.path(starts[number])).read_at(0, 64)
+        store_ms = int.from_bytes(head[56:64], "big")
+        if head[4:7] == MAGIC.to_bytes(4, "big")[:3] and 0 < store_ms < safe_ms:
+            return number
+    return 0
+
+
+def _mend(
+    disk: Disk, root: str, log: CommitLog, start: int, scan: RocketScan, newest: bool, found: Recovered
+) -> None:
+    path = log.path(start)
+    file = disk.open(path, "write")
+    for at, to, why, tail in scan.bad():
+        data = file.read_at(at, to - at)
+        if not any(data):
+            continue
+        folder = f"{root}/{DAMAGED}"
+        make_dirs(disk, folder)
+        kept = f"{folder}/{start + at}-{start + to}"
+        disk.replace_file(kept, data)
+        detail = f"{why}; its bytes are in {kept}"
+        found.damage.append(Damage(path, at, to - at, "unsound-tail" if tail else "bad-record", detail))
+        if tail and newest:
+            file.write_at(at, bytes(to - at))
+            found.tails.append((start + at, start + to))
+        elif tail or to - at < FILLER_LEAST:
+            file.write_at(at, struct.pack(">II", log.file_bytes - at, MAGIC_BLANK))
+        else:
+            file.write_at(at, _filler(start + at, data))
+    file.sync_data()
+
+
+def _filler(address: int, data: bytes) -> bytes:
+    """A message of exactly that size that no queue gets."""
+    body = data[: len(data) - FILLER_LEAST]
+    head = struct.pack(">IIIiiqqi", len(data), MAGIC, rocketmq_crc(body), 0, 0, 0, address, PREPARED)
+    return (
+        head
+        + struct.pack(">q8sq8siqi", 0, bytes(8), 0, bytes(8), 0, 0, len(body))
+        + body
+        + bytes([len(FILLER_TOPIC)])
+        + FILLER_TOPIC
+        + b"\0\0"
+    )
+
+
+def dispatch(queues: QueueFiles, first: int, entries: bytes) -> None:
+    """Put entries where they belong, if they are not there already. A hole before them gets entries of size 1 at an
+    address that holds nothing, so that offsets stay what they were.
+    """
+    end = queues.end()
+    if first > end:
+        hole = (0).to_bytes(8, "big") + (1).to_bytes(4, "big") + bytes(8)
+        queues.write(end, hole * (first - end))
+    if queues.read(first, len(entries) // ENTRY) != entries:
+        queues.write(first, entries)
+
+
+def cut_queue(queues: QueueFiles, end_address: int, tails: list[tuple[int, int]]) -> int:
+    """Entries beyond the log's end were never acknowledged; those of an unsound end may have been, and stay as holes."""
+    end = queues.end()
+    while end > queues.first:
+        address, _ = place_of(queues.read(end - 1, 1))
+        if address < end_address or any(begin <= address < stop for begin, stop in tails):
+            break
+        queues.write(end - 1, bytes(ENTRY))
+        end -= 1
+    return end

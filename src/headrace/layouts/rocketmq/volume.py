@@ -1,0 +1,349 @@
+"""`RocketVolume`: a store of RocketMQ, opened for reading or for writing.
+
+One append goes to one place, whatever the topic: encode, one write to the commit log, 20 bytes per message to the queue's
+file (not synced: made again from the log), keys to the index. Durability is that of the commit log.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from headrace.errors import BadInput, HeadraceError, NotFound, ReadOnly, StoreClosed
+from headrace.layouts import posix_lock
+from headrace.layouts.base import Damage, Durability, Ticket, Volume
+from headrace.layouts.group_commit import GroupCommit
+from headrace.layouts.rocketmq import recovery
+from headrace.layouts.rocketmq._kernels import Batch, Disk, DiskLock, rocketmq_encode, rocketmq_scan
+from headrace.layouts.rocketmq.commit_log import CommitLog
+from headrace.layouts.rocketmq.index_files import IndexFiles
+from headrace.layouts.rocketmq.log import RocketQueue
+from headrace.layouts.rocketmq.names import (
+    ABORT,
+    COMMIT_LOG,
+    LOCK,
+    OUR_LOCK,
+    QUEUES,
+    make_dirs,
+    queue_dirs,
+    split_name,
+)
+from headrace.layouts.rocketmq.options import RocketOptions
+from headrace.layouts.rocketmq.queue_files import QueueFiles
+from headrace.record import Record
+
+NS_PER_MS = 1_000_000
+HOUR_MS = 3_600_000
+LOG = logging.getLogger("headrace")
+
+
+class RocketVolume(Volume):
+    """An opened store. Use `headrace.open`, or the room."""
+
+    layout = "rocketmq"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        mode: str = "r",
+        create: bool = False,
+        durability: Durability = "sync",
+        options: RocketOptions | None = None,
+        disk: Disk | None = None,
+        clock: Callable[[], int] = time.time_ns,
+        maintenance: bool = True,
+    ) -> None:
+        if mode not in ("r", "rw") or durability not in ("sync", "interval"):
+            raise BadInput(f"mode {mode!r} is 'r' or 'rw'; durability {durability!r} is 'sync' or 'interval'")
+        self.disk, self._real = disk or Disk.real(), disk is None
+        self.path, self.options = path.rstrip("/") or "/", options or RocketOptions()
+        self._host = _host(self.options.store_host)
+        self.durability: Durability = durability
+        self.read_only, self.clock = mode == "r", clock
+        if not create and self.disk.entry(f"{self.path}/{COMMIT_LOG}") is None:
+            raise NotFound(
+                f"{self.path}: no store of RocketMQ there (no {COMMIT_LOG!r} directory); create=True makes one"
+            )
+        self.commit_log = CommitLog(self.disk, self.path, self.options.mapped_file_size_commit_log)
+        self._queues: dict[str, RocketQueue] = {}
+        self._mutex, self._closed = threading.RLock(), False
+        self._lock: DiskLock | None = None
+        self._broker_lock: posix_lock.PosixLock | None = None
+        self._committer: ThreadPoolExecutor | None = None
+        self._stop, self._keeper = threading.Event(), None
+        self._damage: list[Damage] = []
+        self._last_store_ms, self._keyed, self._unsynced = 0, False, False
+        self.commits = GroupCommit(self.path, lambda: self.commit_log.next, self._sync)
+        self.index = IndexFiles(self.disk, self.path, self.options)
+        if self.read_only:
+            self._find_end()
+            return
+        self._take(create)
+        if maintenance:
+            self._keeper = threading.Thread(target=self._keep, name="headrace-rocketmq", daemon=True)
+            self._keeper.start()
+
+    def _take(self, create: bool) -> None:
+        if create:
+            make_dirs(self.disk, f"{self.path}/{COMMIT_LOG}")
+            make_dirs(self.disk, f"{self.path}/{QUEUES}")
+        self._lock = self.disk.lock(f"{self.path}/{OUR_LOCK}", "headrace")
+        try:
+            if self._real:
+                self._broker_lock = posix_lock.PosixLock(f"{self.path}/{LOCK}", "RocketMQ broker")
+            clean = self.disk.entry(f"{self.path}/{ABORT}") is None
+            self.disk.replace_file(f"{self.path}/{ABORT}", str(os.getpid()).encode())
+            self._recover(clean)
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        if self._broker_lock is not None:
+            self._broker_lock.release()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _find_end(self) -> None:
+        """Readers need the end of the newest file only to say how much there is."""
+        starts = list(self.commit_log.files)
+        if starts:
+            scan = rocketmq_scan(self.disk, self.commit_log.path(starts[-1]), starts[-1], 0, False)
+            self.commit_log.next = starts[-1] + scan.counts()[2]
+
+    def _recover(self, clean: bool) -> None:
+        keys = self.options.message_index_enable
+        found = recovery.recover(self.disk, self.path, self.commit_log, clean=clean, keys=keys and not clean)
+        self.commit_log.next, self._last_store_ms = found.next, found.last_store_ms
+        self._damage += found.damage
+        for finding in found.damage:
+            LOG.warning("%s: %s at byte %d: %s", finding.file, finding.kind, finding.offset, finding.detail)
+        touched: dict[str, QueueFiles] = {}
+        for scan in found.scans:
+            for topic, queue, first, entries in scan.queues():
+                name = f"{topic}-{queue}"
+                split_name(name)
+                files = touched.setdefault(name, self._files(name))
+                recovery.dispatch(files, first, entries)
+        unsure = list[str]() if clean else list(queue_dirs(self.disk, self.path))
+        for name in unsure:
+            files = touched.setdefault(name, self._files(name))
+            recovery.cut_queue(files, found.next, found.tails)
+        for files in touched.values():
+            files.close()
+        self.index.begin()
+        if keys and not clean:
+            after = self.index.end_address
+            for scan in found.scans:
+                if scan.counts()[0] and after < found.next and not self.index.names():
+                    self.index.put(
+                        lambda index, start, scan=scan: index.put_scanned(scan, start), self.clock()
+                    )
+
+    def _files(self, name: str) -> QueueFiles:
+        topic, queue = split_name(name)
+        directory = f"{self.path}/{QUEUES}/{topic}/{queue}"
+        return QueueFiles(self.disk, directory, self.options.mapped_file_size_consume_queue)
+
+    # Logs
+
+    def logs(self) -> list[str]:
+        """`<topic>-<queue>` of every queue."""
+        return sorted({*queue_dirs(self.disk, self.path), *self._queues}, key=split_name)
+
+    def open(self, name: str) -> RocketQueue:
+        """One queue; opened once, shared afterwards."""
+        with self._mutex:
+            self._check_open()
+            if name not in self._queues:
+                split_name(name)
+                if name not in queue_dirs(self.disk, self.path):
+                    raise NotFound(
+                        f"{self.path}: no log {name!r}; there are: {', '.join(self.logs()[:20]) or 'none'}"
+                    )
+                files = self._files(name)
+                self._queues[name] = RocketQueue(self, name, files, files.end())
+            return self._queues[name]
+
+    def create(self, name: str, **options: Any) -> RocketQueue:
+        """A new queue (or the existing one). Queues have no options of their own."""
+        with self._mutex:
+            self._check_open()
+            if self.read_only:
+                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            if options:
+                raise BadInput("a queue of RocketMQ has no options of its own; give them to the store")
+            split_name(name)
+            if name in self.logs():
+                return self.open(name)
+            files = self._files(name)
+            make_dirs(self.disk, files.directory)
+            self._queues[name] = RocketQueue(self, name, files, 0)
+            return self._queues[name]
+
+    def delete(self, name: str) -> None:
+        """Remove a queue's files. Its messages stay in the commit log until their file goes."""
+        with self._mutex:
+            self.open(name).check_writable()
+            directory = self._queues.pop(name).files.directory
+            self.disk.remove_dir_all(directory)
+            self.disk.sync_dir(directory.rpartition("/")[0])
+
+    def append(self, log: RocketQueue, batch: Batch, keep_positions: bool) -> Ticket:
+        """Encode for the next address of the shared log, write, dispatch."""
+        with self._mutex:
+            self._check_open()
+            log.check_writable()
+            if self.commits.poisoned is not None:
+                self.commits.commit(self.commit_log.next + 1)  # raises, with the reason
+            now_ms = max(self.clock() // NS_PER_MS, self._last_store_ms)
+            encoded = rocketmq_encode(
+                *(batch, log.topic, log.queue, log.next, keep_positions),
+                *(self.commit_log.next, self.commit_log.file_bytes, now_ms),
+                *(self.options.max_message_size, self._host, self.options.enabled_append_prop_crc),
+            )
+            first = log.next
+            if encoded.messages:
+                self.commit_log.append(encoded)
+                log.files.write(first, encoded.entries())
+                log.next, self._last_store_ms, self._unsynced = first + encoded.messages, now_ms, True
+                if encoded.has_keys and self.options.message_index_enable:
+                    self.index.put(lambda index, start: index.put(encoded, start), self.clock())
+            return Ticket(log.name, first, log.next, self.commit_log.next)
+
+    def find_by_key(self, topic: str, key: str, max_hits: int = 64) -> list[Record]:
+        """Messages of a topic with that key, newest first: index, then the log itself is asked."""
+        found: list[Record] = []
+        reader = self.commit_log.reader()
+        for address in self.index.find(topic, key, max_hits):
+            who = reader.identify(address)
+            if who is None or who[0] != topic or f"{topic}-{who[1]}" not in self.logs():
+                continue
+            batch = self.open(f"{topic}-{who[1]}").read(who[2], 1)
+            hits = [r for r in batch if r.position == who[2]]
+            found += [r for r in hits if key in (r.key or b"").decode("utf-8", "replace").split(" ")]
+        return found
+
+    # Durability and life
+
+    def _sync(self) -> None:
+        self._unsynced = False
+        self.commit_log.sync()
+
+    def commit(self, tickets: Iterable[Ticket]) -> None:
+        """One sync of the commit log serves all queues."""
+        mark = max((ticket.mark for ticket in tickets), default=0)
+        if self.durability == "sync":
+            self.commits.commit(mark)
+
+    def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
+        """The same off the caller's thread."""
+        with self._mutex:
+            self._check_open()
+            if self._committer is None:
+                self._committer = ThreadPoolExecutor(2, thread_name_prefix="headrace-commit")
+            return self._committer.submit(self.commit, list(tickets))
+
+    def tick(self) -> None:
+        """What time brings: interval syncs, and files whose time is over."""
+        if self._unsynced:
+            self.commits.commit(self.commit_log.next)
+        self.apply_retention()
+
+    def apply_retention(self) -> int:
+        """Delete whole commit-log files older than fileReservedTime, for all topics at once; how many went."""
+        hours = self.options.file_reserved_time
+        if hours < 0:
+            return 0
+        count = 0
+        with self._mutex:
+            starts = list(self.commit_log.files)
+            for start, following in itertools.pairwise(starts):
+                reader = self.commit_log.reader()
+                newest = reader.store_time(following, 1 << 20)
+                if newest is None or self.clock() // NS_PER_MS - newest <= hours * HOUR_MS:
+                    break
+                self.disk.remove_file(self.commit_log.path(start))
+                self.disk.sync_dir(self.commit_log.directory)
+                del self.commit_log.files[start]
+                count += 1
+            if count:
+                for name in self._queues:
+                    self._queues[name] = RocketQueue(self, name, self._files(name), self._queues[name].next)
+        return count
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self.options.flush_interval_commit_log / 1000):
+            try:
+                self.tick()
+            except Exception as error:  # commits report it to their callers
+                LOG.warning("upkeep of %s: %s", self.path, error)
+
+    def writer_pid(self) -> int | None:
+        """The process that has the store open for writing."""
+        held = self.disk.lock_holder(f"{self.path}/{OUR_LOCK}")
+        if held is not None:
+            return held[0]
+        return posix_lock.holder(f"{self.path}/{LOCK}") if self._real else None
+
+    def damage(self) -> list[Damage]:
+        """What recovery and readers found."""
+        return [*self._damage, *(finding for queue in self._queues.values() for finding in queue.damage())]
+
+    def close(self) -> None:
+        """Everything synced, the checkpoint written; last the file `abort` goes."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._stop.set()
+        if self._keeper is not None:
+            self._keeper.join()
+        if self._committer is not None:
+            self._committer.shutdown()
+        with self._mutex:
+            self._closed = True
+            try:
+                if not self.read_only:
+                    self._finish()
+            finally:
+                self._release()
+                for queue in self._queues.values():
+                    queue.close()
+                self.index.close()
+
+    def _finish(self) -> None:
+        problem: HeadraceError | None = None
+        try:
+            self.commits.commit(self.commit_log.next)
+        except HeadraceError as error:
+            problem = error
+        if problem is not None:
+            raise problem
+        for queue in self._queues.values():
+            queue.files.sync()
+        recovery.write_checkpoint(self.disk, self.path, self._last_store_ms, self.commit_log.next)
+        self.disk.remove_file(f"{self.path}/{ABORT}")
+        self.disk.sync_dir(self.path)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.path} was closed; open it again")
+
+
+def _host(text: str) -> bytes:
+    """An address as messages carry it: four bytes, and the port as four."""
+    host, _, port = text.rpartition(":")
+    try:
+        return ipaddress.IPv4Address(host).packed + int(port).to_bytes(4, "big")
+    except (ValueError, OverflowError) as error:
+        raise BadInput(
+            f"storeHost {text!r}: an IPv4 address and a port, for instance 127.0.0.1:10911"
+        ) from error
