@@ -30,17 +30,17 @@ _ROOM_KEYWORDS = frozenset({"durability", "disk", "key", "clock"})
 def room(layout: str) -> Room:
     """The room of a layout by its name."""
     if layout == "nats_streaming":
-        from headrace.layouts.nats_streaming.room import ROOM as nats_streaming
+        from headrace.layouts.nats_streaming.room import ROOM as STREAMING
 
-        return nats_streaming
+        return STREAMING
     if layout == "kafka":
-        from headrace.layouts.kafka.room import ROOM as kafka
+        from headrace.layouts.kafka.room import ROOM as KAFKA
 
-        return kafka
+        return KAFKA
     if layout == "rocketmq":
-        from headrace.layouts.rocketmq.room import ROOM as rocketmq
+        from headrace.layouts.rocketmq.room import ROOM as ROCKETMQ
 
-        return rocketmq
+        return ROCKETMQ
     raise BadInput(f"unknown layout {layout!r}; known are: {', '.join(LAYOUTS)}")
 
 
