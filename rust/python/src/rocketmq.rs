@@ -107,6 +107,11 @@ impl RocketScan {
         self.0.bad.iter().map(|bad| (bad.from, bad.to, bad.why, bad.tail)).collect()
     }
 
+    /// How many keys belong to messages up to an address.
+    fn keys_upto(&self, address: i64) -> usize {
+        self.0.keys.partition_point(|(_, at, _)| *at <= address)
+    }
+
     /// [(topic, queue, first offset, entries)]
     fn queues<'py>(&self, py: Python<'py>) -> Vec<(String, i32, i64, Bound<'py, PyBytes>)> {
         let runs = self.0.queues.iter().flat_map(|(name, runs)| runs.iter().map(move |run| (name, run)));

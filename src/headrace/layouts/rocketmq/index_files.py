@@ -52,9 +52,8 @@ class IndexFiles:
             index = self._files[self._newest] if self._newest is not None else None
             if index is None or index.full:
                 index = self._make(now_ns)
-            taken = put(index, done)
-            done += taken
-            if not taken or not index.full:
+            done += put(index, done)
+            if not index.full:
                 return
 
     def _make(self, now_ns: int) -> RocketIndex:

@@ -143,10 +143,11 @@ class RocketVolume(Volume):
         if keys and not clean:
             after = self.index.end_address
             for scan in found.scans:
-                if scan.counts()[0] and after < found.next and not self.index.names():
-                    self.index.put(
-                        lambda index, start, scan=scan: index.put_scanned(scan, start), self.clock()
-                    )
+                done = scan.keys_upto(after)
+                self.index.put(
+                    lambda index, start, scan=scan, done=done: index.put_scanned(scan, done + start),
+                    self.clock(),
+                )
 
     def _files(self, name: str) -> QueueFiles:
         topic, queue = split_name(name)
