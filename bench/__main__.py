@@ -8,9 +8,9 @@ import os
 import platform
 from pathlib import Path
 
-from bench import kafka, reopen, store
+from bench import kafka, reopen, rocketmq, store
 
-ALL = store.ALL | reopen.ALL | kafka.ALL
+ALL = store.ALL | reopen.ALL | kafka.ALL | rocketmq.ALL
 SIZES = {
     "append-interval": 3_000_000,
     "append-sync": 500_000,
@@ -19,6 +19,9 @@ SIZES = {
     "arrow": 1_000_000,
     "kafka-append": 3_000_000,
     "kafka-scan": 2_000_000,
+    "rocketmq-append": 3_000_000,
+    "rocketmq-scan": 2_000_000,
+    "topics": 1_000_000,
 }
 LARGE = 5_000_000
 

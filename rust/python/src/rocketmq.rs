@@ -51,8 +51,8 @@ impl RocketEncoded {
     }
 
     #[getter]
-    fn has_keys(&self) -> bool {
-        !self.0.keys.is_empty()
+    fn keys(&self) -> usize {
+        self.0.keys.len()
     }
 }
 
