@@ -8,9 +8,9 @@ import os
 import platform
 from pathlib import Path
 
-from bench import kafka, nats_streaming, reopen, store
+from bench import kafka, nats_streaming, reopen, rocketmq, store
 
-ALL = store.ALL | reopen.ALL | nats_streaming.ALL | kafka.ALL
+ALL = store.ALL | reopen.ALL | nats_streaming.ALL | kafka.ALL | rocketmq.ALL
 SIZES = {
     "append-interval": 3_000_000,
     "append-sync": 500_000,
@@ -23,6 +23,9 @@ SIZES = {
     "streaming-channels": 10_000,
     "kafka-append": 3_000_000,
     "kafka-scan": 2_000_000,
+    "rocketmq-append": 3_000_000,
+    "rocketmq-scan": 2_000_000,
+    "topics": 1_000_000,
 }
 LARGE = 5_000_000
 

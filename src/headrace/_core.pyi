@@ -874,7 +874,7 @@ class RocketEncoded:
     @property
     def next_address(self) -> int: ...
     @property
-    def has_keys(self) -> bool: ...
+    def keys(self) -> int: ...
 
 def rocketmq_encode(
     batch: Batch,
@@ -900,6 +900,8 @@ class RocketScan:
         """(first store time ms, last store time ms)"""
     def bad(self) -> list[tuple[int, int, str, bool]]:
         """[(from, to, why, nothing sound follows)]"""
+    def keys_upto(self, address: int) -> int:
+        """How many keys belong to messages up to an address."""
     def queues(self) -> list[tuple[str, int, int, bytes]]:
         """[(topic, queue, first offset, entries)]"""
 

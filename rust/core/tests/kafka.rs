@@ -17,6 +17,7 @@ use proptest::prelude::*;
 
 type Row = (u64, i64, Option<Vec<u8>>, Option<Vec<u8>>);
 type Given = (Option<Vec<u8>>, Option<Vec<u8>>, i64);
+type Content = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 fn messages() -> impl Strategy<Value = Vec<Given>> {
     let bytes = || proptest::option::of(proptest::collection::vec(any::<u8>(), 0..60));
@@ -158,7 +159,7 @@ proptest! {
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()));
         }
-        let written: HashSet<(Option<Vec<u8>>, Option<Vec<u8>>)> =
+        let written: HashSet<Content> =
             given.iter().map(|(key, data, _)| (key.clone(), data.clone())).collect();
         for (_, _, key, data) in read_all(&bytes) {
             prop_assert!(written.contains(&(key, data)));

@@ -51,8 +51,8 @@ impl RocketEncoded {
     }
 
     #[getter]
-    fn has_keys(&self) -> bool {
-        !self.0.keys.is_empty()
+    fn keys(&self) -> usize {
+        self.0.keys.len()
     }
 }
 
@@ -105,6 +105,11 @@ impl RocketScan {
     /// [(from, to, why, nothing sound follows)]
     fn bad(&self) -> Vec<(u64, u64, &'static str, bool)> {
         self.0.bad.iter().map(|bad| (bad.from, bad.to, bad.why, bad.tail)).collect()
+    }
+
+    /// How many keys belong to messages up to an address.
+    fn keys_upto(&self, address: i64) -> usize {
+        self.0.keys.partition_point(|(_, at, _)| *at <= address)
     }
 
     /// [(topic, queue, first offset, entries)]

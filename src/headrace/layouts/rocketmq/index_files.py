@@ -45,17 +45,13 @@ class IndexFiles:
         """Messages up to this address are in the index."""
         return max((index.header()[3] for index in self._files.values() if index.header()[5] > 1), default=-1)
 
-    def put(self, put: Callable[[RocketIndex, int], int], now_ns: int) -> None:
-        """Put keys in by `put(file, how many are in already)`, over as many files as it takes."""
-        done = 0
-        while True:
+    def put(self, put: Callable[[RocketIndex, int], int], first: int, total: int, now_ns: int) -> None:
+        """Put keys number `first` to `total` in by `put(file, number)`, over as many files as it takes."""
+        while first < total:
             index = self._files[self._newest] if self._newest is not None else None
             if index is None or index.full:
                 index = self._make(now_ns)
-            taken = put(index, done)
-            done += taken
-            if not taken or not index.full:
-                return
+            first += put(index, first)
 
     def _make(self, now_ns: int) -> RocketIndex:
         make_dirs(self.disk, self.directory)

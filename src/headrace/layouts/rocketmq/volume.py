@@ -143,10 +143,10 @@ class RocketVolume(Volume):
         if keys and not clean:
             after = self.index.end_address
             for scan in found.scans:
-                if scan.counts()[0] and after < found.next and not self.index.names():
-                    self.index.put(
-                        lambda index, start, scan=scan: index.put_scanned(scan, start), self.clock()
-                    )
+                first, total = scan.keys_upto(after), scan.keys_upto(2**62)
+                self.index.put(
+                    lambda index, start, scan=scan: index.put_scanned(scan, start), first, total, self.clock()
+                )
 
     def _files(self, name: str) -> QueueFiles:
         topic, queue = split_name(name)
@@ -215,8 +215,10 @@ class RocketVolume(Volume):
                 self.commit_log.append(encoded)
                 log.files.write(first, encoded.entries())
                 log.next, self._last_store_ms, self._unsynced = first + encoded.messages, now_ms, True
-                if encoded.has_keys and self.options.message_index_enable:
-                    self.index.put(lambda index, start: index.put(encoded, start), self.clock())
+                if encoded.keys and self.options.message_index_enable:
+                    self.index.put(
+                        lambda index, start: index.put(encoded, start), 0, encoded.keys, self.clock()
+                    )
             return Ticket(log.name, first, log.next, self.commit_log.next)
 
     def find_by_key(self, topic: str, key: str, max_hits: int = 64) -> list[Record]:

@@ -10,9 +10,12 @@ use super::index::{ENTRY_BYTES, IndexBuilder, TIME_ENTRY_BYTES};
 use crate::disk::{Disk, DiskFile, DiskResult, OpenMode};
 
 pub struct SegmentWriter {
+    disk: Arc<dyn Disk>,
+    stem: String,
     log: Arc<dyn DiskFile>,
-    index_file: Arc<dyn DiskFile>,
-    times_file: Arc<dyn DiskFile>,
+    /// Opened with their first entry: a thousand small logs are a thousand files, not three thousand.
+    index_file: Option<Arc<dyn DiskFile>>,
+    times_file: Option<Arc<dyn DiskFile>>,
     pub size: u64,
     /// The largest time of the first batch; −1 before it.
     pub first_batch_time: i64,
@@ -30,11 +33,12 @@ impl SegmentWriter {
         first_batch_time: i64,
         index: IndexBuilder,
     ) -> DiskResult<Self> {
-        let open = |ending: &str| disk.open(&format!("{stem}.{ending}"), OpenMode::Write);
         let mut writer = SegmentWriter {
-            log: open("log")?,
-            index_file: open("index")?,
-            times_file: open("timeindex")?,
+            disk: disk.clone(),
+            stem: stem.to_owned(),
+            log: disk.open(&format!("{stem}.log"), OpenMode::Write)?,
+            index_file: None,
+            times_file: None,
             size,
             first_batch_time,
             index,
@@ -42,8 +46,12 @@ impl SegmentWriter {
             times_written: 0,
         };
         // An index of the broker may have room at its end that was not used.
-        writer.index_file.set_len(writer.index.index.len() as u64)?;
-        writer.times_file.set_len(writer.index.times.len() as u64)?;
+        for (ending, len) in [("index", writer.index.index.len()), ("timeindex", writer.index.times.len())] {
+            let path = format!("{stem}.{ending}");
+            if disk.entry(&path)?.is_some_and(|entry| entry.len != len as u64) {
+                disk.open(&path, OpenMode::Write)?.set_len(len as u64)?;
+            }
+        }
         writer.flush_index()?;
         Ok(writer)
     }
@@ -82,14 +90,15 @@ impl SegmentWriter {
     }
 
     fn flush_index(&mut self) -> DiskResult<()> {
-        let (index, times) = (&self.index.index, &self.index.times);
-        if self.index_written < index.len() {
-            self.index_file.write_at(self.index_written as u64, &index[self.index_written..])?;
-            self.index_written = index.len();
+        if self.index_written < self.index.index.len() {
+            let file = opened(&mut self.index_file, &self.disk, &self.stem, "index")?;
+            file.write_at(self.index_written as u64, &self.index.index[self.index_written..])?;
+            self.index_written = self.index.index.len();
         }
-        if self.times_written < times.len() {
-            self.times_file.write_at(self.times_written as u64, &times[self.times_written..])?;
-            self.times_written = times.len();
+        if self.times_written < self.index.times.len() {
+            let file = opened(&mut self.times_file, &self.disk, &self.stem, "timeindex")?;
+            file.write_at(self.times_written as u64, &self.index.times[self.times_written..])?;
+            self.times_written = self.index.times.len();
         }
         Ok(())
     }
@@ -107,8 +116,20 @@ impl SegmentWriter {
     pub fn close(&mut self) -> DiskResult<()> {
         self.index.close();
         self.flush_index()?;
-        self.index_file.sync_data()?;
-        self.times_file.sync_data()?;
+        opened(&mut self.index_file, &self.disk, &self.stem, "index")?.sync_data()?;
+        opened(&mut self.times_file, &self.disk, &self.stem, "timeindex")?.sync_data()?;
         self.log.sync_data()
     }
+}
+
+fn opened<'a>(
+    slot: &'a mut Option<Arc<dyn DiskFile>>,
+    disk: &Arc<dyn Disk>,
+    stem: &str,
+    ending: &str,
+) -> DiskResult<&'a Arc<dyn DiskFile>> {
+    if slot.is_none() {
+        *slot = Some(disk.open(&format!("{stem}.{ending}"), OpenMode::Write)?);
+    }
+    Ok(slot.as_ref().expect("just opened"))
 }

@@ -151,10 +151,7 @@ impl Scan {
         }
         self.queued += 1;
         let topic = &bytes[view.topic.clone()];
-        if !self.queues.contains_key(&(topic.to_vec(), view.queue)) {
-            self.queues.insert((topic.to_vec(), view.queue), Vec::new());
-        }
-        let runs = self.queues.get_mut(&(topic.to_vec(), view.queue)).expect("just made");
+        let runs = self.queues.entry((topic.to_vec(), view.queue)).or_default();
         let made = entry(view.address, view.size, view.tag_code(bytes));
         match runs.last_mut() {
             Some(run) if run.first + (run.entries.len() / ENTRY) as i64 == view.queue_offset => {
