@@ -8,7 +8,10 @@
 //!            validity | map offsets | name offsets | name bytes | list offsets | value offsets | value bytes
 //! ```
 
+use std::borrow::Cow;
+
 use crate::batch::{Batch, Entry, HeaderCodec, Span};
+use crate::layouts::rabbitmq::props::each_text;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the column {0} would hold more than 2 GiB; ask for fewer messages at once")]
@@ -78,11 +81,29 @@ pub fn headers(batch: &Batch) -> Buffers {
     let mut values = Strings::new("headers", batch.len());
     let (mut name_count, mut value_count) = (0i32, 0i32);
     let mut seen: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+    let mut amqp: Vec<(&[u8], Cow<'_, [u8]>)> = Vec::new();
     for entry in batch.entries() {
         validity.push(!entry.headers.is_null());
         seen.clear();
-        if batch.codec() == HeaderCodec::Nats {
-            nats_headers(batch.bytes(entry.headers), &mut seen);
+        match batch.codec() {
+            HeaderCodec::Nats => nats_headers(batch.bytes(entry.headers), &mut seen),
+            HeaderCodec::Amqp if !entry.headers.is_null() => {
+                amqp.clear();
+                each_text(batch.bytes(entry.headers), |name, value| amqp.push((name, value)));
+                for (at, (name, _)) in amqp.iter().enumerate() {
+                    if amqp[..at].iter().any(|(known, _)| known == name) {
+                        continue;
+                    }
+                    names.push_text(name)?;
+                    for (_, value) in amqp[at..].iter().filter(|(other, _)| other == name) {
+                        values.push_text(value)?;
+                        value_count += 1;
+                    }
+                    name_count += 1;
+                    list_offsets.extend_from_slice(&value_count.to_le_bytes());
+                }
+            }
+            _ => {}
         }
         for (name, list) in &seen {
             names.push_text(name)?;
@@ -98,7 +119,7 @@ pub fn headers(batch: &Batch) -> Buffers {
     Ok(vec![validity.finish(), map_offsets, names.offsets, names.bytes, list_offsets, values.offsets, values.bytes])
 }
 
-fn nats_headers<'a>(block: &'a [u8], seen: &mut Vec<(&'a [u8], Vec<&'a [u8]>)>) {
+pub(crate) fn nats_headers<'a>(block: &'a [u8], seen: &mut Vec<(&'a [u8], Vec<&'a [u8]>)>) {
     let mut rest = block;
     let mut first = true;
     while let Some(end) = memchr::memmem::find(rest, b"\r\n") {

@@ -12,6 +12,7 @@ mod errors;
 mod exchange;
 mod formats;
 mod ledger;
+mod rabbitmq;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -24,5 +25,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     disk::register(module)?;
     exchange::register(module)?;
     formats::register(module)?;
-    ledger::register(module)
+    ledger::register(module)?;
+    rabbitmq::register(module)
 }
