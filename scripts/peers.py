@@ -180,12 +180,10 @@ export ERL_ROOTDIR="$root/usr/lib/erlang" PATH="$root/usr/lib/erlang/bin:$PATH"
 if [ "$1" = --version ]; then echo "rabbitmq-server {version}"; exec erl -noshell -eval 'halt().'; fi
 exec "$root/usr/lib/rabbitmq/lib/rabbitmq_server-{version}/sbin/${{HEADRACE_RABBIT_TOOL:-rabbitmq-server}}" "$@"
 """
-ERLANG = tuple(
-    f"erlang-{part}"
-    for part in (
-        "base asn1 crypto public-key mnesia runtime-tools ssl eldap ftp tftp inets snmp os-mon parsetools "
-        "syntax-tools tools xmerl"
-    ).split()
+ERLANG = (
+    *("erlang-base", "erlang-asn1", "erlang-crypto", "erlang-public-key", "erlang-mnesia", "erlang-runtime-tools"),
+    *("erlang-ssl", "erlang-eldap", "erlang-ftp", "erlang-tftp", "erlang-inets", "erlang-snmp", "erlang-os-mon"),
+    *("erlang-parsetools", "erlang-syntax-tools", "erlang-tools", "erlang-xmerl"),
 )
 
 NATS_SERVER = "github.com/nats-io/nats-server/v2"

@@ -158,11 +158,17 @@ class Client:
     def __init__(self, port: int, vhost: str = "/") -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._buffer = b""
-        self._published = 0
+        self._published = self._confirmed = 0
+        self._acked: set[int] = set()
         self._socket.sendall(b"AMQP\0\0\x09\x01")
         self._expect(10, 10)
         plain = b"\0guest\0guest"
-        self._send(0, 10, 11, struct.pack(">I", 0) + _short("PLAIN") + struct.pack(">I", len(plain)) + plain + _short("en_US"))
+        self._send(
+            0,
+            10,
+            11,
+            struct.pack(">I", 0) + _short("PLAIN") + struct.pack(">I", len(plain)) + plain + _short("en_US"),
+        )
         self._expect(10, 30)
         self._send(0, 10, 31, struct.pack(">HIH", 2047, 131072, 0))
         self._send(0, 10, 40, _short(vhost) + b"\0\0")
@@ -205,36 +211,31 @@ class Client:
 
     def declare(self, queue: str, arguments: bytes = b"") -> None:
         """A durable queue; `arguments` is an encoded table."""
-        self._send(1, 50, 10, b"\0\0" + _short(queue) + b"\x02" + struct.pack(">I", len(arguments)) + arguments)
+        self._send(
+            1, 50, 10, b"\0\0" + _short(queue) + b"\x02" + struct.pack(">I", len(arguments)) + arguments
+        )
         self._expect(50, 11)
 
     def publish(self, queue: str, bodies: list[bytes], properties: bytes = PERSISTENT) -> None:
         """Through the default exchange; returns when all are confirmed."""
         for body in bodies:
-            frames = self._frame(1, 1, struct.pack(">HH", 60, 40) + b"\0\0" + _short("") + _short(queue) + b"\0")
+            frames = self._frame(
+                1, 1, struct.pack(">HH", 60, 40) + b"\0\0" + _short("") + _short(queue) + b"\0"
+            )
             frames += self._frame(2, 1, struct.pack(">HHQ", 60, 0, len(body)) + properties)
             for start in range(0, len(body), 131064):
                 frames += self._frame(3, 1, body[start : start + 131064])
             self._socket.sendall(frames)
         self._published += len(bodies)
-        confirmed = 0
-        while confirmed < self._published and bodies:
-            _, arguments = self._expect(60, 80) if False else self._ack()
-            tag, multiple = struct.unpack(">QB", arguments)
-            confirmed = tag if multiple or tag == self._published else max(confirmed, 0)
-            self._acked = getattr(self, "_acked", set()) | {tag}
-            if multiple:
-                self._floor = max(getattr(self, "_floor", 0), tag)
-            floor = getattr(self, "_floor", 0)
-            while floor + 1 in self._acked:
-                floor += 1
-            self._floor = confirmed = floor
-
-    def _ack(self) -> tuple[int, bytes]:
-        while True:
+        while self._confirmed < self._published:
             kind, payload = self._next()
-            if kind == 1 and struct.unpack(">HH", payload[:4]) == (60, 80):
-                return 80, payload[4:]
+            if kind != 1 or struct.unpack(">HH", payload[:4]) != (60, 80):
+                raise PeerFailed(f"waiting for confirms, the broker sent {payload[:80]!r}")
+            tag, multiple = struct.unpack(">QB", payload[4:])
+            self._acked |= set(range(self._confirmed + 1, tag + 1)) if multiple else {tag}
+            while self._confirmed + 1 in self._acked:
+                self._confirmed += 1
+                self._acked.discard(self._confirmed)
 
     def get(self, queue: str, ack: bool = False) -> tuple[bytes, bytes, bool] | None:
         """(body, property block, redelivered) of the next message; it stays unacked unless `ack`."""

@@ -1,10 +1,10 @@
 """`RabbitLog`: one queue. A change goes to the journal, then into the map; the map is flushed into segments.
 
-    append   stage → store file (large messages) → journal.jif → map
-    commit   store synced → journal synced: then it is confirmed, and readers see it
-    flush    more than queue_index_max_journal_entries records, too much memory, or idle:
-             N.idx of fully acked segments deleted, others appended to and synced → journal cleared
-    sleep    an idle queue keeps a few numbers; its map is read from the segments when it is used again
+append   stage → store file (large messages) → journal.jif → map
+commit   store synced → journal synced: then it is confirmed, and readers see it
+flush    more than queue_index_max_journal_entries records, too much memory, or idle:
+         N.idx of fully acked segments deleted, others appended to and synced → journal cleared
+sleep    an idle queue keeps a few numbers; its map is read from the segments when it is used again
 """
 
 from __future__ import annotations
