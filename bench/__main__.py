@@ -8,9 +8,9 @@ import os
 import platform
 from pathlib import Path
 
-from bench import kafka, nats_streaming, reopen, rocketmq, store
+from bench import kafka, nats_streaming, rabbitmq, reopen, rocketmq, store
 
-ALL = store.ALL | reopen.ALL | nats_streaming.ALL | kafka.ALL | rocketmq.ALL
+ALL = store.ALL | reopen.ALL | nats_streaming.ALL | kafka.ALL | rocketmq.ALL | rabbitmq.ALL
 SIZES = {
     "append-interval": 3_000_000,
     "append-sync": 500_000,
@@ -26,6 +26,9 @@ SIZES = {
     "rocketmq-append": 3_000_000,
     "rocketmq-scan": 2_000_000,
     "topics": 1_000_000,
+    "rabbit-append": 1_000_000,
+    "rabbit-scan": 1_000_000,
+    "rabbit-idle": 1_000_000,
 }
 LARGE = 5_000_000
 

@@ -934,3 +934,119 @@ class RocketIndex:
 
 def rocketmq_bytes_of(entries: bytes) -> int: ...
 def rocketmq_crc(data: bytes) -> int: ...
+
+# RabbitMQ
+
+_RabbitFinding = tuple[str, int, int, int | None, int | None, str]
+"""(kind, offset, length, first, next, detail)"""
+
+@final
+class RabbitWrite:
+    """What is to be written before a staged change is applied."""
+
+    @property
+    def journal(self) -> tuple[int, int]:
+        """Where the records lie in the journal's bytes in memory."""
+    @property
+    def chunks(self) -> int: ...
+    def chunk(self, number: int) -> bytes:
+        """Store records: the first chunk goes to the current file's end, each further one to a new file."""
+    @property
+    def ids(self) -> bytes: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def next(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+
+@final
+class RabbitStore:
+    """Where each message of a vhost's store lies, and how many queues hold it. Kinds: rdq, rdt, transient."""
+
+    def __new__(cls, disk: Disk, directory: str, transient: str) -> Self: ...
+    def scan(self, kind: str, number: int) -> list[_RabbitFinding]: ...
+    def files(self) -> list[tuple[str, int, int, int, int]]:
+        """[(kind, number, bytes, bytes of referenced messages, records)]"""
+    def add_file(self, number: int) -> None: ...
+    def forget_file(self, kind: str, number: int) -> None: ...
+    def forget_unreferenced(self) -> None: ...
+    def hidden(self) -> tuple[bytes, bytes]:
+        """(records, ids) of referenced messages that RabbitMQ's own scanner would not find."""
+    def wrote(self, number: int, offset: int, write: RabbitWrite, chunk: int) -> None: ...
+    def copied(self, number: int, offset: int, ids: bytes) -> None: ...
+    def merged(self, files: Sequence[tuple[str, int]]) -> tuple[bytes, bytes]:
+        """(records, ids): everything referenced in these files."""
+    def took_over(self, target: int, data: bytes, ids: bytes) -> None: ...
+    def close_files(self) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class RabbitQueue:
+    """One queue's index: the segment map and the journal since the last flush."""
+
+    def __new__(cls, count: int, seed: bytes) -> Self: ...
+    def load_segment(self, number: int, data: bytes) -> list[_RabbitFinding]: ...
+    def load_journal(self, data: bytes) -> list[_RabbitFinding]: ...
+    def totals(self) -> tuple[int, int, int, int, int, int]:
+        """(messages, bytes, lost, next sequence, journal records, journal bytes)"""
+    def segments(self) -> list[tuple[int, int, int, bool]]:
+        """[(segment, unacked, bytes of its file, has journal entries)]"""
+    def raise_next(self, next: int) -> None: ...
+    def reference(self, store: RabbitStore, count: bool) -> list[int]:
+        """Sequences whose message is not in the store; with `count` the others are counted there."""
+    def stage_publish(
+        self,
+        batch: Batch,
+        store: RabbitStore,
+        vhost: bytes,
+        queue: bytes,
+        now_ns: int,
+        keep_positions: bool,
+        embed_below: int,
+        deliver: bool,
+        ids: bytes,
+        store_bytes: int,
+        store_limit: int,
+    ) -> RabbitWrite: ...
+    def stage_moves(self, positions: Sequence[int], ack: bool, record: bool) -> RabbitWrite: ...
+    def apply(self, store: RabbitStore) -> None: ...
+    def abandon(self) -> None: ...
+    def write_journal(self, piece: tuple[int, int], file: DiskFile, offset: int) -> None: ...
+    def plan_flush(self) -> list[tuple[int, bool]]:
+        """[(segment, true: append to its file, false: delete it)]"""
+    def flush_segment(self, number: int, file: DiskFile, offset: int) -> int:
+        """How many bytes were written."""
+    def flushed(self) -> None: ...
+    def set_file_bytes(self, number: int, bytes: int) -> None: ...
+    def read(
+        self,
+        disk: Disk,
+        directory: str,
+        store: RabbitStore,
+        first: int,
+        max_msgs: int,
+        max_bytes: int,
+        below: int,
+    ) -> tuple[Batch, int, list[_RabbitFinding], list[int]]:
+        """(messages of one segment, where to go on, findings, sequences that cannot be read)"""
+    def unacked_below(self, sequence: int) -> list[int]: ...
+    def pending(self, max: int) -> list[int]: ...
+    def mark_sent(self, positions: Sequence[int]) -> None: ...
+    def told_next(self) -> int: ...
+    def store_files(self, segment: int, store: RabbitStore) -> list[tuple[str, int]]: ...
+    def unsend(self, positions: Sequence[int]) -> None: ...
+    def first_live(self) -> int | None: ...
+    def last_live(self) -> int | None: ...
+
+def rabbit_check_journal(data: bytes) -> tuple[list[_RabbitFinding], int, int, int]:
+    """(findings, publishes, delivers, acks)"""
+
+def rabbit_check_segment(data: bytes, entries: int) -> tuple[list[_RabbitFinding], int, int, int]:
+    """(findings, publishes, delivers, acks)"""
+
+def rabbit_check_store(data: bytes) -> tuple[list[_RabbitFinding], int]:
+    """(findings, sound records)"""
+
+def rabbit_rewritten_segment(data: bytes, number: int, entries: int, journal: bytes) -> tuple[bytes, bool]:
+    """(the segment without what is unsound or contradicted by the journal, whether the journal contradicts)"""

@@ -12,6 +12,7 @@
 mod kafka;
 mod mutate;
 mod protocol;
+mod rabbitmq;
 mod streaming;
 mod targets;
 

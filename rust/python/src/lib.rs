@@ -15,6 +15,7 @@ mod kafka;
 mod ledger;
 mod nats_streaming;
 mod net;
+mod rabbitmq;
 mod rocketmq;
 
 #[pymodule]
@@ -32,5 +33,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ledger::register(module)?;
     nats_streaming::register(module)?;
     net::register(module)?;
+    rabbitmq::register(module)?;
     rocketmq::register(module)
 }

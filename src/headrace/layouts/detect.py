@@ -15,7 +15,7 @@ from headrace.layouts.room import Room
 
 JETSTREAM = "jetstream"
 # In the order in which they are asked: the surest marks first.
-ROOMS = ("nats_streaming", "rocketmq", "kafka")
+ROOMS = ("rabbitmq", "nats_streaming", "rocketmq", "kafka")
 LAYOUTS = (JETSTREAM, *ROOMS)
 PRODUCTS = {
     JETSTREAM: "NATS JetStream",
@@ -41,6 +41,10 @@ def room(layout: str) -> Room:
         from headrace.layouts.rocketmq.room import ROOM as ROCKETMQ
 
         return ROCKETMQ
+    if layout == "rabbitmq":
+        from headrace.layouts.rabbitmq.room import ROOM as RABBITMQ
+
+        return RABBITMQ
     raise BadInput(f"unknown layout {layout!r}; known are: {', '.join(LAYOUTS)}")
 
 

@@ -3,4 +3,5 @@
 pub mod jetstream;
 pub mod kafka;
 pub mod nats_streaming;
+pub mod rabbitmq;
 pub mod rocketmq;

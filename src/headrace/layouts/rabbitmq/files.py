@@ -1,0 +1,146 @@
+"""Where things lie, and small files.
+
+<node data dir>/msg_stores/vhosts/<VHOSTHASH>/
+  .vhost  .config  recovery.dets           name · {segment_entry_count, N}. · what a clean stop of RabbitMQ left
+  queues/<QUEUEHASH>/.queue_name  journal.jif  <N>.idx
+  msg_store_persistent/<N>.rdq             msg_store_transient/<N>.rdq
+Ours, and ignored by RabbitMQ:
+  headrace.lock (in vhosts/)  headrace.clean (in a vhost)  headrace.next (in a queue)  headrace.damaged/ (in a vhost)
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+
+from headrace.errors import HeadraceError
+from headrace.layouts.base import Damage
+from headrace.layouts.rabbitmq._kernels import Disk, DiskFile
+
+QUEUES = "queues"
+PERSISTENT = "msg_store_persistent"
+TRANSIENT = "msg_store_transient"
+JOURNAL = "journal.jif"
+QUEUE_NAME = ".queue_name"
+VHOST_NAME = ".vhost"
+CONFIG = ".config"
+RECOVERY = "recovery.dets"
+LOCK = "headrace.lock"
+CLEAN = "headrace.clean"
+NEXT = "headrace.next"
+FRESH_JOURNAL = "headrace.journal"
+DAMAGED = "headrace.damaged"
+OLD_ENTRY_COUNT = 16384
+SMALL_BYTES_MAX = 1 << 16
+JOURNAL_BYTES_MAX = 2 << 30
+STOPPED_CLEAN = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
+_CONFIG_COUNT = re.compile(rb"^\s*\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.", re.MULTILINE)
+_NUMBERED = re.compile(r"^(0|[1-9][0-9]{0,14})\.(idx|rdq|rdt)$")
+
+
+def numbered(disk: Disk, directory: str, suffix: str) -> dict[int, int]:
+    """Number → bytes of every `<N>.<suffix>`, in order of the numbers."""
+    if disk.entry(directory) is None:
+        return {}
+    found: dict[int, int] = {}
+    for name, is_dir, size in disk.list(directory):
+        match = _NUMBERED.match(name)
+        if match and match[2] == suffix and not is_dir:
+            found[int(match[1])] = size
+    return dict(sorted(found.items()))
+
+
+def read_small(disk: Disk, path: str) -> bytes | None:
+    """A small file; None if it is not there or far too large for what it should be."""
+    entry = disk.entry(path)
+    if entry is None or entry[0] or entry[1] > SMALL_BYTES_MAX:
+        return None
+    return disk.read(path, SMALL_BYTES_MAX)
+
+
+def entry_count(disk: Disk, vhost_path: str, damage: list[Damage]) -> int:
+    """Entries per segment of a vhost: 16384 without a `.config`, as before 3.8.17."""
+    path = f"{vhost_path}/{CONFIG}"
+    data = read_small(disk, path)
+    if data is None:
+        return OLD_ENTRY_COUNT
+    match = _CONFIG_COUNT.search(data)
+    count = int(match[1]) if match else 0
+    if not 1 <= count <= OLD_ENTRY_COUNT:
+        detail = f"no usable segment_entry_count ({data[:60]!r}); 2048 is assumed. RabbitMQ does not start such a vhost"
+        damage.append(Damage(path, 0, len(data), "metadata", detail))
+        return 2048
+    return count
+
+
+def config_text(count: int) -> bytes:
+    """A `.config` as RabbitMQ reads it."""
+    return f"%% Entries per index segment of this vhost. Segments depend on it: do not change.\n{{segment_entry_count, {count}}}.".encode()
+
+
+def make_dirs(disk: Disk, path: str) -> None:
+    """Create a directory and make every new name on the way durable."""
+    for made in disk.create_dir_all(path):
+        disk.sync_dir(made.rsplit("/", 1)[0] or "/")
+
+
+def keep_copy(disk: Disk, vhost_path: str, path: str, data: bytes) -> str:
+    """A copy of a damaged file's bytes, before the file is replaced. Returns where it is."""
+    directory = f"{vhost_path}/{DAMAGED}"
+    make_dirs(disk, directory)
+    name = path.removeprefix(f"{vhost_path}/").replace("/", "_")
+    number = 0
+    while (entry := disk.entry(target := f"{directory}/{name}.{number}")) is not None:
+        if entry[1] == len(data) and disk.read(target) == data:
+            return target
+        number += 1
+    disk.replace_file(target, data)
+    return target
+
+
+class Handles:
+    """Files kept open for writing, at most so many; the one not used for the longest time goes first."""
+
+    def __init__(self, disk: Disk, limit: int) -> None:
+        self._disk, self._limit = disk, limit
+        self._open: OrderedDict[str, DiskFile] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def get(self, path: str) -> DiskFile:
+        """The file, made if it is not there."""
+        with self._mutex:
+            file = self._open.get(path)
+            if file is None:
+                file = self._open[path] = self._disk.open(path, "write")
+                while len(self._open) > self._limit:
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(path)
+            return file
+
+    def drop(self, path: str) -> None:
+        with self._mutex:
+            self._open.pop(path, None)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+def damage_of(path: str, findings: list[tuple[str, int, int, int | None, int | None, str]]) -> list[Damage]:
+    """The core's findings about a file."""
+    return [
+        Damage(path, offset, length, kind, detail, first, following)
+        for kind, offset, length, first, following, detail in findings
+    ]
+
+
+def try_remove(disk: Disk, path: str) -> bool:
+    """Remove a file if it is there."""
+    try:
+        if disk.entry(path) is None:
+            return False
+        disk.remove_file(path)
+    except HeadraceError:
+        return disk.entry(path) is None
+    return True

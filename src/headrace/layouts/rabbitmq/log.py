@@ -1,0 +1,432 @@
+"""`RabbitLog`: one queue. A change goes to the journal, then into the map; the map is flushed into segments.
+
+append   stage → store file (large messages) → journal.jif → map
+commit   store synced → journal synced: then it is confirmed, and readers see it
+flush    more than queue_index_max_journal_entries records, too much memory, or idle:
+         N.idx of fully acked segments deleted, others appended to and synced → journal cleared
+sleep    an idle queue keeps a few numbers; its map is read from the segments when it is used again
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.errors import DiskFault, HeadraceError, ReadOnly, StoreClosed, StorePoisoned
+from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket
+from headrace.layouts.group_commit import GroupCommit
+from headrace.layouts.rabbitmq import files
+from headrace.layouts.rabbitmq._kernels import Batch, RabbitQueue, RabbitWrite
+from headrace.layouts.rabbitmq.names import QueueName
+
+if TYPE_CHECKING:
+    from headrace.layouts.rabbitmq.vhost import Vhost
+
+
+_PENDING_MAX = 1 << 40
+
+
+class RabbitLog(Log):
+    """One queue of a vhost. Open it through `RabbitVolume`."""
+
+    def __init__(self, vhost: Vhost, name: str, queue: QueueName, directory: str) -> None:
+        self.vhost, self.name, self.queue, self.directory = vhost, name, queue, directory
+        self.disk, self.options, self.read_only = vhost.disk, vhost.options, vhost.read_only
+        self.journal_path = f"{directory}/{files.JOURNAL}"
+        self.lock = threading.RLock()
+        self.found: list[Damage] = []
+        self._kernel: RabbitQueue | None = None
+        self._asleep: LogState | None = None
+        self._next = self._visible = self._mark = 0
+        self._journal_bytes = 0
+        self._held: list[tuple[int, int]] = []
+        self._sent: list[int] = []
+        self._renamed = False
+        self._closed = False
+        self._group = GroupCommit(name, lambda: self._mark, self._sync)
+        self.used_ns = self.dirty_ns = 0
+        self.next_deliver = 0
+
+    # The map
+
+    @property
+    def kernel(self) -> RabbitQueue:
+        """The queue's map, loaded if it is not there."""
+        if self._kernel is None:
+            self._kernel = self._load()
+        return self._kernel
+
+    @property
+    def awake(self) -> bool:
+        return self._kernel is not None
+
+    def fresh_kernel(self) -> RabbitQueue:
+        return RabbitQueue(self.vhost.entry_count, os.urandom(16))
+
+    def _load(self) -> RabbitQueue:
+        kernel = self.fresh_kernel()
+        first_time = self._asleep is None
+        for number in files.numbered(self.disk, self.directory, "idx"):
+            path = f"{self.directory}/{number}.idx"
+            found = files.damage_of(path, kernel.load_segment(number, self.disk.read(path)))
+            self.found += found if first_time else []
+        if first_time and self.disk.entry(self.journal_path) is not None:
+            data = self.disk.read(self.journal_path, files.JOURNAL_BYTES_MAX)
+            self.found += files.damage_of(self.journal_path, kernel.load_journal(data))
+        if first_time:
+            self._take(kernel)
+        kernel.raise_next(self._next)
+        kernel.mark_sent(self._sent)
+        if kernel.segments():
+            self.vhost.store.scan()
+            missing = kernel.reference(self.vhost.store.kernel, False)
+            if first_time:
+                self.note_missing(missing)
+        return kernel
+
+    def _take(self, kernel: RabbitQueue) -> None:
+        self._next = self._visible = kernel.totals()[3]
+
+    def adopt(self, kernel: RabbitQueue, next_seq: int, journal_bytes: int) -> None:
+        """From recovery: a map that was loaded and repaired."""
+        kernel.raise_next(next_seq)
+        self._kernel, self._journal_bytes = kernel, journal_bytes
+        self._take(kernel)
+
+    def note_missing(self, sequences: list[int]) -> None:
+        """Messages that the index knows and no store file has."""
+        for seq in sequences[:1000]:
+            detail = f"message {seq} is in the index, its body in no file of the store"
+            self.found.append(Damage(self.directory, 0, 0, "missing", detail, seq, seq + 1))
+
+    def check_writable(self) -> None:
+        """Raise unless a change may be made now."""
+        self._check(writing=True)
+
+    def _check(self, *, writing: bool = False) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.name} was closed; open it again")
+        if writing and self.read_only:
+            raise ReadOnly(f"{self.name} was opened for reading; open the volume with mode='rw'")
+        if writing and self._group.poisoned is not None:
+            raise StorePoisoned(f"{self.name}: a sync failed ({self._group.poisoned}); open the volume again")
+
+    # Writing
+
+    def append(self, batch: Batch, *, keep_positions: bool = False, ids: bytes = b"") -> Ticket:
+        """Write all messages or none. `ids`: those of messages that another queue of the vhost has taken."""
+        with self.lock:
+            self._check(writing=True)
+            ticket, _ = self.publish(batch, keep_positions, ids)
+            return ticket
+
+    def publish(self, batch: Batch, keep_positions: bool, ids: bytes) -> tuple[Ticket, bytes]:
+        """`append`, and the ids that the messages were given (so that another queue can take the same)."""
+        kernel, store = self.kernel, self.vhost.store
+        now = self.vhost.clock() if self.options.timestamp_new_messages else 0
+        with store.gate:
+            store_bytes, store_limit = store.current()
+            write = kernel.stage_publish(
+                batch,
+                store.kernel,
+                self.queue.vhost.encode("utf-8", "surrogateescape"),
+                self.queue.queue.encode("utf-8", "surrogateescape"),
+                now,
+                keep_positions,
+                self.options.queue_index_embed_msgs_below,
+                self.options.deliver_at_publish,
+                ids,
+                store_bytes,
+                store_limit,
+            )
+            try:
+                stores = write.chunks > 1 or bool(write.chunk(0))
+                if stores:
+                    store.write(write)
+                self._write_journal(write, hold=stores and self.vhost.durability == "sync")
+            except BaseException:
+                kernel.abandon()
+                raise
+            kernel.apply(store.kernel)
+        self._next = write.next
+        return self._changed(write), write.ids
+
+    def _changed(self, write: RabbitWrite) -> Ticket:
+        self._mark += 1
+        ticket = Ticket(self.name, write.first, write.next, self._mark)
+        self.vhost.touched(self)
+        _, _, _, _, dirty, journal_bytes = self.kernel.totals()
+        if (
+            dirty > self.options.queue_index_max_journal_entries
+            or journal_bytes > self.options.queue_index_max_journal_bytes
+        ):
+            self._flush_if_possible()
+        if self.vhost.durability == "interval":
+            self._visible = self._next
+        return ticket
+
+    def _write_journal(self, write: RabbitWrite, hold: bool) -> None:
+        """To the journal's end. In mode `sync` an entry for a stored message waits until the store is synced, so that
+        no power cut leaves an entry without its message."""
+        start, end = write.journal
+        if start == end:
+            return
+        if hold:
+            self._held.append(write.journal)
+            return
+        self._put(write.journal)
+
+    def _put(self, piece: tuple[int, int]) -> None:
+        self._settle_journal()
+        journal = self.vhost.handles.get(self.journal_path)
+        try:
+            self.kernel.write_journal(piece, journal, self._journal_bytes)
+        except HeadraceError:
+            journal.set_len(self._journal_bytes)
+            raise
+        self._journal_bytes += piece[1] - piece[0]
+
+    def moves(self, positions: Sequence[int], *, ack: bool, record: bool = True) -> Ticket:
+        """Deliver or ack records for the positions that are there."""
+        with self.lock:
+            self._check(writing=True)
+            kernel = self.kernel
+            write = kernel.stage_moves(list(positions), ack, record)
+            try:
+                self._write_journal(write, hold=False)
+            except BaseException:
+                kernel.abandon()
+                raise
+            kernel.apply(self.vhost.store.kernel)
+            return self._changed(write)
+
+    def remove(self, positions: Sequence[int]) -> Ticket:
+        """Ack single messages; those that are gone already are passed over."""
+        return self.moves(positions, ack=True)
+
+    def drop_front(self, seq: int) -> int:
+        """Ack everything below `seq`, on disk when it returns; returns how many went."""
+        with self.lock:
+            self._check(writing=True)
+            below = self.kernel.unacked_below(seq)
+            if below:
+                self.acknowledge(self.moves(below, ack=True).mark)
+            return len(below)
+
+    # Durability
+
+    def acknowledge(self, mark: int) -> None:
+        """Return when everything up to `mark` may be confirmed."""
+        self._check()
+        if self.vhost.durability == "sync":
+            self._group.commit(mark)
+
+    def sync(self) -> None:
+        """Everything written so far, on disk."""
+        self._group.commit(self._mark)
+
+    @property
+    def unsynced(self) -> bool:
+        return self._group.durable < self._mark
+
+    def _sync(self) -> None:
+        with self.lock:
+            seen, held = self._next, len(self._held)
+        self.vhost.store.sync()
+        with self.lock:
+            for piece in self._held[:held]:
+                self._put(piece)
+            del self._held[:held]
+            self._settle_journal()
+            journal = self.vhost.handles.get(self.journal_path) if self._journal_bytes else None
+        if journal is not None:
+            journal.sync_data()
+        with self.lock:
+            self._visible = max(self._visible, seen)
+
+    def _flush_if_possible(self) -> None:
+        """The change itself is in the journal: a full disk only puts the flush off."""
+        try:
+            self.flush()
+        except StorePoisoned:
+            raise
+        except DiskFault as problem:
+            self.vhost.warn(f"{self.name}: the journal could not be flushed, it is tried again: {problem}")
+
+    def flush(self) -> None:
+        """Journal into segments. Afterwards the journal is empty and everything is on disk."""
+        with self.lock:
+            if self._kernel is None or self.read_only:
+                return
+            if self._group.poisoned is not None:
+                raise StorePoisoned(
+                    f"{self.name}: a sync failed ({self._group.poisoned}); open the volume again"
+                )
+            kernel = self._kernel
+            plan = kernel.plan_flush()
+            if not plan and not self._journal_bytes and not self._held:
+                return
+            sizes = {number: size for number, _, size, _ in kernel.segments()}
+            self.vhost.store.sync()
+            if self.vhost.durability == "sync" and self.unsynced and self._journal_bytes:
+                # Recovery believes the journal where a half-written segment says something else.
+                self.vhost.handles.get(self.journal_path).sync_data()
+            self._save_next()
+            written: dict[int, int] = {}
+            for number, stays in plan:
+                if stays:
+                    written[number] = self._append_segment(kernel, number, sizes[number])
+            gone = [number for number, stays in plan if not stays and sizes[number]]
+            for number in gone:
+                files.try_remove(self.disk, f"{self.directory}/{number}.idx")
+            if gone or any(not sizes[number] for number in written):
+                self.disk.sync_dir(self.directory)
+            self._clear_journal()
+            kernel.flushed()
+            for number, size in written.items():
+                kernel.set_file_bytes(number, size)
+            self._held.clear()
+            if self.unsynced:
+                # Until the empty journal is on disk, an older one without the last acks may come back.
+                self._settle_journal()
+            self._visible = self._next
+            self._group.durable = max(self._group.durable, self._mark)
+
+    def _append_segment(self, kernel: RabbitQueue, number: int, size: int) -> int:
+        file = self.disk.open(f"{self.directory}/{number}.idx", "write")
+        if len(file) > size:
+            file.set_len(size)  # of a flush that failed half way: it is all in the journal
+        try:
+            written = kernel.flush_segment(number, file, size)
+        except HeadraceError:
+            file.set_len(size)
+            raise
+        file.sync_data()
+        return size + written
+
+    def _clear_journal(self) -> None:
+        """By an empty file under the same name: after a power cut there is the old journal, whole, or the new one."""
+        if self._journal_bytes:
+            fresh = f"{self.directory}/{files.FRESH_JOURNAL}"
+            self.disk.open(fresh, "write")
+            self.vhost.handles.drop(self.journal_path)
+            self.disk.rename(fresh, self.journal_path)
+            self._journal_bytes, self._renamed = 0, True
+
+    def _settle_journal(self) -> None:
+        """The new journal's name must be on disk before a record in it is worth anything."""
+        if self._renamed:
+            self.disk.sync_dir(self.directory)
+            self._renamed = False
+
+    def _save_next(self) -> None:
+        """When the files will no longer tell which sequence comes next, say so beside them first."""
+        if self._next and self.kernel.told_next() < self._next:
+            path = f"{self.directory}/{files.NEXT}"
+            text = f"{self._next}\n".encode()
+            if files.read_small(self.disk, path) != text:
+                self.disk.replace_file(path, text)
+
+    # Reading
+
+    def read(
+        self, first: int, max_msgs: int = 1000, max_bytes: int = 8 << 20, filter: str | None = None
+    ) -> Batch:
+        """Unacked messages from `first` on; at most one segment's at once."""
+        with self.lock:
+            self._check()
+            kernel, store = self.kernel, self.vhost.store
+            self.vhost.touched(self)
+            below = self._visible
+            while True:
+                with store.gate:
+                    batch, following, findings, lost = kernel.read(
+                        self.disk, self.directory, store.kernel, first, max_msgs, max_bytes, below
+                    )
+                self.found += files.damage_of(self.directory, findings)
+                if not findings:
+                    self.note_missing(lost)
+                if filter is not None:
+                    batch = batch.filter(None, None, None, None, [filter])
+                if len(batch) or following >= below:
+                    return batch
+                first = following
+
+    def seq_from_time(self, time_ns: int) -> int:
+        """The first message whose own time is not before; messages without one count as from 1970."""
+        for batch in self.batches(Predicate()):
+            late = batch.filter(None, None, time_ns, None, [])
+            if len(late):
+                return late.first_position
+        return self._next
+
+    def state(self) -> LogState:
+        """Unacked messages; bytes are those of their bodies."""
+        with self.lock:
+            self._check()
+            if self._kernel is None and self._asleep is not None:
+                return self._asleep
+            messages, size, lost, following, _, _ = self.kernel.totals()
+            first, last = self.kernel.first_live(), self.kernel.last_live()
+            return LogState(
+                messages=messages,
+                bytes=size,
+                first_seq=following if first is None else first,
+                last_seq=following - 1 if last is None else last,
+                num_deleted=0 if first is None or last is None else last + 1 - first - messages,
+                lost_messages=lost,
+            )
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence that the next message gets."""
+        with self.lock:
+            return max(self._next, self.kernel.totals()[3])
+
+    def damage(self) -> list[Damage]:
+        """What was found unsound since the queue was opened."""
+        with self.lock:
+            self._check()
+            _ = self.kernel
+            return list(self.found)
+
+    def scan_tasks(self, predicate: Predicate | None = None) -> list[ScanTask]:
+        """One task per segment."""
+        from headrace.layouts.rabbitmq.scan_task import plan_segments
+
+        with self.lock:
+            self._check()
+            if not self.read_only:
+                self.sync()
+            _ = self.kernel  # tells how far there is something to see
+            return plan_segments(self, self._visible, predicate or Predicate())
+
+    # Life
+
+    def sleep(self) -> None:
+        """Flush, keep the numbers, give up the memory and the open file."""
+        with self.lock:
+            if self._kernel is None or self._closed:
+                return
+            if not self.read_only:
+                self.flush()
+                self._next = self.next_seq
+            self._asleep = self.state()
+            self._sent = self._kernel.pending(_PENDING_MAX)
+            self._kernel = None
+            self.vhost.handles.drop(self.journal_path)
+
+    def close(self) -> None:
+        """Everything on disk, then closed."""
+        with self.lock:
+            if self._closed:
+                return
+            try:
+                if not self.read_only and self._kernel is not None:
+                    self.flush()
+            finally:
+                self._closed = True
+                self._kernel = None
+                self.vhost.handles.drop(self.journal_path)

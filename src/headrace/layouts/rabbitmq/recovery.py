@@ -1,0 +1,92 @@
+"""Opening a queue for writing: journal and segments as a crash, or RabbitMQ, left them.
+
+1. A segment with unsound bytes is replaced by one without (RabbitMQ hangs in its start on a torn segment); a copy of the
+   original goes to `headrace.damaged/` first.
+2. The journal is laid over the segments. What both know counts once; an ack counts wherever it stands.
+3. The next sequence is above all evidence: segments, journal, `headrace.next`, what `recovery.dets` said. If there was a
+   journal, some of it may be missing: then it is the first of the next segment, as RabbitMQ does it.
+4. The journal is flushed, so everything lies in synced segments before the first new write.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import HeadraceError
+from headrace.layouts.base import Damage
+from headrace.layouts.rabbitmq import files
+from headrace.layouts.rabbitmq._kernels import rabbit_rewritten_segment
+from headrace.layouts.rabbitmq.log import RabbitLog
+
+
+def saved_next(log: RabbitLog) -> int:
+    """What `headrace.next` says; 0 without one."""
+    data = files.read_small(log.disk, f"{log.directory}/{files.NEXT}")
+    return int(data) if data is not None and data.strip().isdigit() else 0
+
+
+def recover(log: RabbitLog) -> None:
+    """Load, put right, flush. References into the store are counted on the way."""
+    disk, vhost = log.disk, log.vhost
+    kernel = log.fresh_kernel()
+    unsure = False
+    journal = _journal(log)
+    for number in files.numbered(disk, log.directory, "idx"):
+        path = f"{log.directory}/{number}.idx"
+        data = disk.read(path)
+        found = files.damage_of(path, log.fresh_kernel().load_segment(number, data))
+        sound, contradicted = rabbit_rewritten_segment(data, number, vhost.entry_count, journal)
+        if contradicted and not found:
+            detail = "a flush was interrupted; the journal's records are used"
+            found = [Damage(path, 0, len(data), "unsound-tail", detail)]
+        if found:
+            _replace(log, path, data, sound, found)
+            data, unsure = sound, True
+        kernel.load_segment(number, data)
+    found = files.damage_of(log.journal_path, kernel.load_journal(journal))
+    if found:
+        copy = files.keep_copy(disk, vhost.path, log.journal_path, journal)
+        log.found += [_with(damage, f"a copy is kept in {copy}") for damage in found]
+    if any(damage.kind == "bad-record" for damage in log.found):
+        vhost.store.may_collect = False
+    log.note_missing(kernel.reference(vhost.store.kernel, True))
+    following = max(kernel.totals()[3], saved_next(log))
+    if journal or unsure:
+        count = vhost.entry_count
+        following = -(-following // count) * count
+    log.adopt(kernel, following, len(journal))
+    if journal:
+        log.flush()
+
+
+def _journal(log: RabbitLog) -> bytes:
+    if log.disk.entry(log.journal_path) is None:
+        log.disk.open(log.journal_path, "write").sync_data()
+        log.disk.sync_dir(log.directory)
+        return b""
+    return log.disk.read(log.journal_path, files.JOURNAL_BYTES_MAX)
+
+
+def _replace(log: RabbitLog, path: str, data: bytes, sound: bytes, found: list[Damage]) -> None:
+    copy = files.keep_copy(log.disk, log.vhost.path, path, data)
+    log.disk.replace_file(path, sound)
+    log.found += [_with(damage, f"a copy is kept in {copy}") for damage in found]
+
+
+def _with(damage: Damage, more: str) -> Damage:
+    return Damage(
+        damage.file,
+        damage.offset,
+        damage.length,
+        damage.kind,
+        f"{damage.detail}; {more}",
+        damage.first_seq,
+        damage.next_seq,
+    )
+
+
+def recover_quietly(log: RabbitLog) -> str | None:
+    """`recover`; what stands in the way is returned, so that one queue cannot stop all others."""
+    try:
+        recover(log)
+    except HeadraceError as problem:
+        return f"{log.name}: {problem}"
+    return None

@@ -1,0 +1,80 @@
+"""Reading one segment by itself, also in another process: its file, the journal, and the store files it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.layouts.base import Predicate, ScanTask
+from headrace.layouts.rabbitmq import files
+from headrace.layouts.rabbitmq._kernels import Batch, Disk, RabbitQueue, RabbitStore
+
+if TYPE_CHECKING:
+    from headrace.layouts.rabbitmq.log import RabbitLog
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask(ScanTask):
+    """One segment of a queue on a real disk."""
+
+    log: str
+    vhost_path: str
+    directory: str
+    number: int
+    entries: int
+    first: int
+    next: int
+    size_bytes: int
+    store_files: tuple[tuple[str, int], ...]
+
+    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+        """The unacked messages of the segment that match."""
+        want = predicate or Predicate()
+        disk = Disk.real()
+        queue = RabbitQueue(self.entries, bytes(16))
+        segment, journal = f"{self.directory}/{self.number}.idx", f"{self.directory}/{files.JOURNAL}"
+        if disk.entry(segment) is not None:
+            queue.load_segment(self.number, disk.read(segment))
+        if disk.entry(journal) is not None:
+            queue.load_journal(disk.read(journal, files.JOURNAL_BYTES_MAX))
+        store = RabbitStore(
+            disk, f"{self.vhost_path}/{files.PERSISTENT}", f"{self.vhost_path}/{files.TRANSIENT}"
+        )
+        for kind, number in self.store_files:
+            store.scan(kind, number)
+        queue.reference(store, False)
+        position = max(self.first, want.first or 0)
+        below = self.next if want.next is None else min(self.next, want.next)
+        while position < below:
+            batch, position, _, _ = queue.read(disk, self.directory, store, position, 65_536, 64 << 20, below)
+            kept = batch.filter(None, None, want.since_ns, want.until_ns, list(want.subjects))
+            if len(kept):
+                yield kept
+
+
+def plan_segments(log: RabbitLog, visible: int, want: Predicate) -> list[ScanTask]:
+    """A task for every segment that may hold a match."""
+    count = log.vhost.entry_count
+    tasks: list[ScanTask] = []
+    for number, unacked, size, _ in log.kernel.segments():
+        first, following = number * count, min((number + 1) * count, visible)
+        outside = (want.first is not None and following <= want.first) or (
+            want.next is not None and first >= want.next
+        )
+        if not unacked or outside or first >= visible:
+            continue
+        tasks.append(
+            SegmentTask(
+                log=log.name,
+                vhost_path=log.vhost.path,
+                directory=log.directory,
+                number=number,
+                entries=count,
+                first=first,
+                next=following,
+                size_bytes=size,
+                store_files=tuple(log.kernel.store_files(number, log.vhost.store.kernel)),
+            )
+        )
+    return tasks

@@ -1,0 +1,258 @@
+"""`SharedStore`: the message store of a vhost, N.rdq files that all its queues write to.
+
+    write    to the end of the current file; a file that has reached the limit is synced and followed by the next
+    sync     shared by all who wait
+    collect  files without a referenced message go; neighbours that are mostly garbage become one file
+
+A merge writes the referenced records of both files under another name, syncs it, renames it over the left one and
+then removes the right one. At every instant each message is in one of the files under its final name, so there is no
+moment (as there is in RabbitMQ) at which a crash can lose one. What a merge or removal leaves out is what was acked;
+those acks are synced before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+from headrace.errors import DiskFault, HeadraceError
+from headrace.layouts.base import Damage
+from headrace.layouts.group_commit import GroupCommit
+from headrace.layouts.rabbitmq import files
+from headrace.layouts.rabbitmq._kernels import Disk, DiskFile, RabbitStore, RabbitWrite
+from headrace.layouts.rabbitmq.options import RabbitOptions
+
+MERGING = "headrace.merging"
+
+
+class SharedStore:
+    """One vhost's messages. `gate` is held while records are written, read, or moved by a merge."""
+
+    def __init__(self, disk: Disk, vhost_path: str, options: RabbitOptions) -> None:
+        self.disk, self.vhost_path, self._options = disk, vhost_path, options
+        self.directory = f"{vhost_path}/{files.PERSISTENT}"
+        self.transient = f"{vhost_path}/{files.TRANSIENT}"
+        self.kernel = RabbitStore(disk, self.directory, self.transient)
+        self.gate = threading.RLock()
+        self.damage: list[Damage] = []
+        self.scanned = False
+        self.may_collect = True
+        """False when an index was damaged: what looks unreferenced may be all that is left of a message."""
+        self._current, self._file, self._bytes = 0, None, 0
+        self._mark = 0
+        self._group = GroupCommit(self.directory, lambda: self._mark, self._sync)
+        self.merges = 0
+
+    _file: DiskFile | None
+
+    # Opening
+
+    def scan(self) -> None:
+        """Find every message; once."""
+        with self.gate:
+            if self.scanned:
+                return
+            for kind, directory, suffix in (
+                ("rdq", self.directory, "rdq"),
+                ("rdt", self.directory, "rdt"),
+                ("transient", self.transient, "rdq"),
+            ):
+                for number in files.numbered(self.disk, directory, suffix):
+                    path = f"{directory}/{number}.{suffix}"
+                    try:
+                        self.damage += files.damage_of(path, self.kernel.scan(kind, number))
+                    except HeadraceError as problem:
+                        self.damage.append(Damage(path, 0, 0, "missing", str(problem)))
+            self.scanned = True
+
+    def start_writing(self) -> None:
+        """After all references were counted: put right what a crash left, and open the file to write to.
+
+        RabbitMQ appends an `.rdt` behind the zeros of an interrupted merge and never finds it again; here whatever
+        its scanner would miss is copied into the current file first.
+        """
+        files.make_dirs(self.disk, self.directory)
+        files.try_remove(self.disk, f"{self.directory}/{MERGING}")
+        numbers = [number for kind, number, *_ in self.kernel.files() if kind == "rdq"]
+        clean = self._take_clean_mark()
+        newest = max(numbers, default=-1)
+        if clean is not None and newest >= 0 and clean == (newest, self._size(newest)):
+            self._resume(newest)
+        else:
+            if newest >= 0:
+                self._rewrite(newest)
+            self._open_new(newest + 1)
+        records, ids = self.kernel.hidden()
+        if ids:
+            self._append(records)
+            self.kernel.copied(self._current, self._bytes - len(records), ids)
+            self._roll_if_full()
+        self.sync()
+        gone = False
+        for kind, number, *_ in self.kernel.files():
+            if kind == "rdt":
+                files.try_remove(self.disk, f"{self.directory}/{number}.rdt")
+                self.kernel.forget_file("rdt", number)
+                gone = True
+        if gone:
+            self.disk.sync_dir(self.directory)
+        self.kernel.forget_unreferenced()
+
+    def _size(self, number: int) -> int:
+        entry = self.disk.entry(f"{self.directory}/{number}.rdq")
+        return -1 if entry is None else entry[1]
+
+    def _take_clean_mark(self) -> tuple[int, int] | None:
+        path = f"{self.vhost_path}/{files.CLEAN}"
+        data = files.read_small(self.disk, path)
+        if data is None:
+            return None
+        self.disk.remove_file(path)
+        self.disk.sync_dir(self.vhost_path)
+        try:
+            number, size = data.split()
+            return int(number), int(size)
+        except ValueError:
+            return None
+
+    def write_clean_mark(self) -> None:
+        """Clean stop: the next start may go on in the current file."""
+        if self.scanned:
+            self.sync()
+            self.disk.replace_file(
+                f"{self.vhost_path}/{files.CLEAN}", f"{self._current} {self._bytes}\n".encode()
+            )
+
+    def _resume(self, number: int) -> None:
+        self._file = self.disk.open(f"{self.directory}/{number}.rdq", "write")
+        self._current, self._bytes = number, len(self._file)
+        self._roll_if_full()
+
+    def _rewrite(self, number: int) -> None:
+        """The newest file after a crash: what is in the page cache may not be on the disk, so it is written anew."""
+        if self._size(number) == 0:
+            return
+        damaged = [found for found in self.damage if found.file == f"{self.directory}/{number}.rdq"]
+        if damaged or not self.may_collect:
+            path = f"{self.directory}/{number}.rdq"
+            files.keep_copy(self.disk, self.vhost_path, path, self.disk.read(path))
+        self._merge([number], number, lambda: None)
+
+    # Writing
+
+    def current(self) -> tuple[int, int]:
+        """(bytes in the current file, limit): what a batch is cut by."""
+        return self._bytes, self._options.msg_store_file_size_limit
+
+    def write(self, write: RabbitWrite) -> None:
+        """All records of a staged batch. If the disk fails nothing of it is referenced."""
+        for number in range(write.chunks):
+            if number:
+                self._roll()
+            data = write.chunk(number)
+            if data:
+                offset = self._bytes
+                self._append(data)
+                self.kernel.wrote(self._current, offset, write, number)
+
+    def _append(self, data: bytes) -> None:
+        if self._file is None:
+            raise DiskFault(f"{self.directory}: no store file is open; open the volume again")
+        try:
+            self._file.write_at(self._bytes, data)
+        except HeadraceError:
+            self._file.set_len(self._bytes)
+            raise
+        self._bytes += len(data)
+        self._mark += 1
+
+    def _roll_if_full(self) -> None:
+        if self._bytes >= self._options.msg_store_file_size_limit:
+            self._roll()
+
+    def _roll(self) -> None:
+        """A file is on disk before its successor's first record is written."""
+        self.sync()
+        self._open_new(self._current + 1)
+
+    def _open_new(self, number: int) -> None:
+        file = self.disk.open(f"{self.directory}/{number}.rdq", "create_new")
+        self.disk.sync_dir(self.directory)
+        self._file, self._current, self._bytes = file, number, 0
+        self.kernel.add_file(number)
+
+    def sync(self) -> None:
+        """Return when every record written so far is on disk."""
+        self._group.commit(self._mark)
+
+    @property
+    def dirty(self) -> bool:
+        return self._group.durable < self._mark
+
+    def _sync(self) -> None:
+        file = self._file
+        if file is not None:
+            file.sync_data()
+
+    # Garbage
+
+    def garbage(self) -> tuple[int, int]:
+        """(bytes of all files, bytes of referenced messages)."""
+        rows = [row for row in self.kernel.files() if row[0] == "rdq"]
+        return sum(row[2] for row in rows), sum(row[3] for row in rows)
+
+    def collect(self, sync_acks: Callable[[], None]) -> int:
+        """Remove dead files and merge neighbours while that is worth it; returns how many files went."""
+        if not self.scanned or not self.may_collect:
+            return 0
+        went = self._remove_dead(sync_acks)
+        while (pair := self._next_pair()) is not None:
+            left, right = pair
+            self._merge([left, right], left, sync_acks)
+            self.disk.remove_file(f"{self.directory}/{right}.rdq")
+            self.disk.sync_dir(self.directory)
+            self.kernel.forget_file("rdq", right)
+            self.merges += 1
+            went += 1
+        return went
+
+    def _remove_dead(self, sync_acks: Callable[[], None]) -> int:
+        dead = [
+            number
+            for kind, number, _, valid, _ in self.kernel.files()
+            if kind == "rdq" and valid == 0 and number != self._current
+        ]
+        if not dead:
+            return 0
+        sync_acks()
+        for number in dead:
+            self.disk.remove_file(f"{self.directory}/{number}.rdq")
+            self.kernel.forget_file("rdq", number)
+        self.disk.sync_dir(self.directory)
+        return len(dead)
+
+    def _next_pair(self) -> tuple[int, int] | None:
+        """The lowest neighbours whose messages fit into one file, if garbage has become the larger part."""
+        limit = self._options.msg_store_file_size_limit
+        rows = [row for row in self.kernel.files() if row[0] == "rdq"]
+        total, valid = sum(row[2] for row in rows), sum(row[3] for row in rows)
+        if total <= 2 * limit or (total - valid) / total <= self._options.msg_store_gc_garbage_fraction:
+            return None
+        for (_, left, _, left_valid, _), (_, right, _, right_valid, _) in pairwise(rows):
+            if right != self._current and left_valid and right_valid and left_valid + right_valid <= limit:
+                return left, right
+        return None
+
+    def _merge(self, numbers: list[int], target: int, sync_acks: Callable[[], None]) -> None:
+        data, ids = self.kernel.merged([("rdq", number) for number in numbers])
+        sync_acks()  # what was left out is acked: the acks must outlive it
+        temporary = f"{self.directory}/{MERGING}"
+        file = self.disk.open(temporary, "write")
+        file.set_len(0)
+        file.write_at(0, data)
+        file.sync_data()
+        with self.gate:
+            self.disk.rename(temporary, f"{self.directory}/{target}.rdq")
+            self.disk.sync_dir(self.directory)
+            self.kernel.took_over(target, data, ids)
