@@ -156,10 +156,11 @@ def _channel(ask: Look, volume: StreamingVolume, name: str, full: bool, threads:
     for reader in channel.subscriptions.readers():
         details = {"ack wait": f"{reader.ack_wait_s} s", "max in flight": str(reader.max_in_flight)}
         details |= {"closed": "yes"} if reader.is_closed else {}
-        row = CursorRow(
-            reader.name, reader.kind, reader.last_sent + 1, reader.floor, len(reader.pending), details
+        view.cursors.append(
+            CursorRow(
+                reader.name, reader.kind, reader.last_sent + 1, reader.floor, len(reader.pending), details
+            )
         )
-        view.cursors.append(row)
     if full:
         _verify(ask, channel, view, volume.is_live, threads)
     view.damage = channel.damage() + [d for row in view.files for d in row.damage]

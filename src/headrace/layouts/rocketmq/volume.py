@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from headrace.errors import BadInput, HeadraceError, NotFound, ReadOnly, StoreClosed
@@ -21,7 +22,15 @@ from headrace.layouts import posix_lock
 from headrace.layouts.base import Damage, Durability, Ticket, Volume
 from headrace.layouts.group_commit import GroupCommit
 from headrace.layouts.rocketmq import recovery
-from headrace.layouts.rocketmq._kernels import Batch, Disk, DiskLock, rocketmq_encode, rocketmq_scan
+from headrace.layouts.rocketmq._kernels import (
+    Batch,
+    Disk,
+    DiskLock,
+    RocketIndex,
+    RocketScan,
+    rocketmq_encode,
+    rocketmq_scan,
+)
 from headrace.layouts.rocketmq.commit_log import CommitLog
 from headrace.layouts.rocketmq.index_files import IndexFiles
 from headrace.layouts.rocketmq.log import RocketQueue
@@ -144,9 +153,7 @@ class RocketVolume(Volume):
             after = self.index.end_address
             for scan in found.scans:
                 first, total = scan.keys_upto(after), scan.keys_upto(2**62)
-                self.index.put(
-                    lambda index, start, scan=scan: index.put_scanned(scan, start), first, total, self.clock()
-                )
+                self.index.put(partial(_put_scanned, scan), first, total, self.clock())
 
     def _files(self, name: str) -> QueueFiles:
         topic, queue = split_name(name)
@@ -338,6 +345,10 @@ class RocketVolume(Volume):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed(f"{self.path} was closed; open it again")
+
+
+def _put_scanned(scan: RocketScan, index: RocketIndex, start: int) -> int:
+    return index.put_scanned(scan, start)
 
 
 def _host(text: str) -> bytes:
