@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from headrace.cli.options import Directory, Json, Key, KeyFile, read_key
 from headrace.errors import BadInput
+
+if TYPE_CHECKING:
+    from headrace.layouts.base import Durability
 
 app = typer.Typer(
     help="Open directories of brokers with their own options.", no_args_is_help=True, rich_markup_mode=None
@@ -48,7 +51,7 @@ def open_(
         directory,
         layout=layout,
         create=create,
-        durability=durability,
+        durability=cast("Durability", durability),
         options=given,
         key=read_key(key, key_file),
     )

@@ -18,7 +18,7 @@ import msgspec
 
 from headrace._core import Disk
 from headrace.errors import BadInput
-from headrace.layouts.base import Damage, LogState, Volume
+from headrace.layouts.base import Damage, Durability, LogState, Volume
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all); from the calling thread only."""
@@ -167,7 +167,7 @@ class Room(ABC):
         mode: str = "r",
         *,
         create: bool = False,
-        durability: str = "sync",
+        durability: Durability = "sync",
         options: Options | None = None,
         disk: Disk | None = None,
         key: str | None = None,

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace._core import Disk
 from headrace.errors import BadInput
-from headrace.layouts.base import Damage, LogState
+from headrace.layouts.base import Damage, Durability, LogState
 from headrace.layouts.detect import JETSTREAM, PRODUCTS, detect, room
 from headrace.layouts.room import Options
 from headrace.ops.plain import plain
@@ -55,13 +55,15 @@ def open_store(
     *,
     layout: str | None = None,
     create: bool = False,
-    durability: str = "sync",
+    durability: Durability = "sync",
     options: Mapping[str, Any] | None = None,
     key: str | None = None,
     disk: Disk | None = None,
 ) -> OpenReport:
     """Open for writing, look, close."""
     checked = check_path(path)
+    if durability not in ("sync", "interval"):
+        raise BadInput(f"durability {durability!r}; known are sync and interval")
     chosen = layout if create and layout is not None else detect(checked, disk)
     if layout not in (None, chosen):
         raise BadInput(f"{path}: a {PRODUCTS[chosen]} directory, not {layout}")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from headrace.errors import BadInput, HeadraceError
+from headrace.layouts.base import Durability
 from headrace.layouts.kafka import checkpoints, inspector
 from headrace.layouts.kafka._kernels import Disk
 from headrace.layouts.kafka.names import has_segments, is_log_name, partition_dirs
@@ -43,7 +44,7 @@ class KafkaRoom(Room):
         mode: str = "r",
         *,
         create: bool = False,
-        durability: str = "sync",
+        durability: Durability = "sync",
         options: Options | None = None,
         disk: Disk | None = None,
         key: str | None = None,

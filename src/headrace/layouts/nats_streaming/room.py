@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import cast
 
 from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import Durability, Volume
@@ -33,7 +32,7 @@ class StreamingRoom(Room):
         mode: str = "r",
         *,
         create: bool = False,
-        durability: str = "sync",
+        durability: Durability = "sync",
         options: Options | None = None,
         disk: Disk | None = None,
         key: str | None = None,
@@ -49,7 +48,7 @@ class StreamingRoom(Room):
             path,
             mode=mode,
             create=create,
-            durability=cast("Durability", durability),
+            durability=durability,
             options=options,
             disk=disk,
             key=key,

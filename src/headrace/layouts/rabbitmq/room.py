@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from headrace.errors import BadInput
+from headrace.layouts.base import Durability
 from headrace.layouts.rabbitmq import inspector
 from headrace.layouts.rabbitmq._kernels import Disk
 from headrace.layouts.rabbitmq.options import RabbitOptions
@@ -30,7 +31,7 @@ class RabbitRoom(Room):
         mode: str = "r",
         *,
         create: bool = False,
-        durability: str = "sync",
+        durability: Durability = "sync",
         options: Options | None = None,
         disk: Disk | None = None,
         key: str | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from headrace.errors import BadInput, HeadraceError, NotFound
-from headrace.layouts.base import Damage
+from headrace.layouts.base import Damage, Durability
 from headrace.layouts.rocketmq._kernels import Disk, rocketmq_scan
 from headrace.layouts.rocketmq.names import ABORT, COMMIT_LOG, DAMAGED, INDEX, numbered
 from headrace.layouts.rocketmq.options import RocketOptions
@@ -44,7 +44,7 @@ class RocketRoom(Room):
         mode: str = "r",
         *,
         create: bool = False,
-        durability: str = "sync",
+        durability: Durability = "sync",
         options: Options | None = None,
         disk: Disk | None = None,
         key: str | None = None,
