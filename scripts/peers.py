@@ -146,6 +146,46 @@ def debian(package: str) -> Callable[[Path, Peer], None]:
     return install
 
 
+def debian_tree(package: str, *more: str) -> Callable[[Path, Peer], None]:
+    """A program that needs its whole tree: the package and others unpacked below `root`, started by a small script."""
+
+    def install(folder: Path, peer: Peer) -> None:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            Path(scratch).chmod(0o755)
+            try:
+                run("apt-get", "download", package, *more, cwd=Path(scratch), tries=1)
+            except Failed:
+                run("apt-get", "update", "-q")
+                run("apt-get", "download", package, *more, cwd=Path(scratch))
+            for archive in sorted(Path(scratch).glob("*.deb")):
+                if archive.name.startswith(f"{package}_"):
+                    found = run("dpkg-deb", "--field", str(archive), "Version", tries=1).strip()
+                    if not re.match(rf"(\d+:)?{re.escape(peer.version)}\b", found):
+                        raise Failed(f"Debian here has {package} {found}, the tests need {peer.version}")
+                run("dpkg-deb", "--extract", str(archive), str(folder / "root"), tries=1)
+        # Debian's start script has its place written into it.
+        for erl in (folder / "root/usr/lib/erlang").glob("**/bin/erl"):
+            text = erl.read_text().replace("ROOTDIR=/usr/lib/erlang", 'ROOTDIR="$ERL_ROOTDIR"')
+            erl.write_text(text)
+        (folder / peer.program).write_text(RABBIT_START.format(version=peer.version))
+        (folder / peer.program).chmod(0o755)
+
+    return install
+
+
+# Not the package's script in the path: that one switches the user.
+RABBIT_START = """#!/bin/sh
+root=$(cd "$(dirname "$0")" && pwd)/root
+export ERL_ROOTDIR="$root/usr/lib/erlang" PATH="$root/usr/lib/erlang/bin:$PATH"
+if [ "$1" = --version ]; then echo "rabbitmq-server {version}"; exec erl -noshell -eval 'halt().'; fi
+exec "$root/usr/lib/rabbitmq/lib/rabbitmq_server-{version}/sbin/${{HEADRACE_RABBIT_TOOL:-rabbitmq-server}}" "$@"
+"""
+ERLANG = (
+    *("erlang-base", "erlang-asn1", "erlang-crypto", "erlang-public-key", "erlang-mnesia", "erlang-runtime-tools"),
+    *("erlang-ssl", "erlang-eldap", "erlang-ftp", "erlang-tftp", "erlang-inets", "erlang-snmp", "erlang-os-mon"),
+    *("erlang-parsetools", "erlang-syntax-tools", "erlang-tools", "erlang-xmerl"),
+)
+
 NATS_SERVER = "github.com/nats-io/nats-server/v2"
 NATS_CLI = "github.com/nats-io/natscli"
 
@@ -153,6 +193,7 @@ PEERS = (
     Peer("nats-server", "2.15.2", "nats-server", go_install(NATS_SERVER)),
     Peer("nats-server", "2.9.10", "nats-server", debian("nats-server")),
     Peer("nats-server", "2.6.5", "nats-server", go_install(NATS_SERVER)),
+    Peer("rabbitmq-server", "3.10.8", "rabbitmq-server", debian_tree("rabbitmq-server", *ERLANG)),
     Peer("nats", "0.3.0", "nats", go_build(NATS_CLI, f"{NATS_CLI}/nats")),
 )
 

@@ -8,10 +8,10 @@
 //!            validity | map offsets | name offsets | name bytes | list offsets | value offsets | value bytes
 //! ```
 
-use std::borrow::Cow;
+use std::ops::Range;
 
 use crate::batch::{Batch, Entry, HeaderCodec, Span};
-use crate::layouts::rabbitmq::props::each_text;
+use crate::layouts::rabbitmq::props::{Text, each_text};
 
 #[derive(Debug, thiserror::Error)]
 #[error("the column {0} would hold more than 2 GiB; ask for fewer messages at once")]
@@ -49,7 +49,11 @@ pub fn subjects(batch: &Batch) -> Buffers {
         if memo.0.is_null() || batch.bytes(memo.0) != bytes {
             memo = (entry.subject, std::str::from_utf8(bytes).is_ok());
         }
-        if memo.1 { column.push(bytes)? } else { column.push_text(bytes)? }
+        if memo.1 {
+            column.push(bytes)?
+        } else {
+            column.push_text(bytes)?
+        };
     }
     Ok(vec![Vec::new(), column.offsets, column.bytes])
 }
@@ -81,26 +85,46 @@ pub fn headers(batch: &Batch) -> Buffers {
     let mut values = Strings::new("headers", batch.len());
     let (mut name_count, mut value_count) = (0i32, 0i32);
     let mut seen: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
-    let mut amqp: Vec<(&[u8], Cow<'_, [u8]>)> = Vec::new();
+    let (mut pieces, mut last_raw): (Vec<(bool, Range<usize>)>, &[u8]) = (Vec::new(), b"");
     for entry in batch.entries() {
         validity.push(!entry.headers.is_null());
         seen.clear();
         match batch.codec() {
             HeaderCodec::Nats => nats_headers(batch.bytes(entry.headers), &mut seen),
             HeaderCodec::Amqp if !entry.headers.is_null() => {
-                amqp.clear();
-                each_text(batch.bytes(entry.headers), |name, value| amqp.push((name, value)));
-                for (at, (name, _)) in amqp.iter().enumerate() {
-                    if amqp[..at].iter().any(|(known, _)| known == name) {
+                let raw = batch.bytes(entry.headers);
+                // Messages of one batch mostly have the same properties: decode them once.
+                if pieces.is_empty() || last_raw != raw {
+                    last_raw = raw;
+                    pieces.clear();
+                    let mut open: Option<&[u8]> = None;
+                    each_text(raw, |name, value| {
+                        if open.replace(name) != Some(name) {
+                            pieces.push((true, names.push_text(name)?));
+                        }
+                        let at = match value {
+                            Text::Bytes(bytes) => values.push_text(bytes),
+                            Text::Signed(value) => values.push(itoa::Buffer::new().format(value).as_bytes()),
+                            Text::Unsigned(value) => values.push(itoa::Buffer::new().format(value).as_bytes()),
+                            Text::Made(text) => values.push(text.as_bytes()),
+                        };
+                        pieces.push((false, at?));
+                        Ok(())
+                    })?;
+                } else {
+                    for (is_name, at) in &pieces {
+                        if *is_name { names.push_again(at.clone())? } else { values.push_again(at.clone())? }
+                    }
+                }
+                for (number, (is_name, _)) in pieces.iter().enumerate() {
+                    if *is_name {
+                        name_count += 1;
                         continue;
                     }
-                    names.push_text(name)?;
-                    for (_, value) in amqp[at..].iter().filter(|(other, _)| other == name) {
-                        values.push_text(value)?;
-                        value_count += 1;
+                    value_count += 1;
+                    if pieces.get(number + 1).is_none_or(|(next_is_name, _)| *next_is_name) {
+                        list_offsets.extend_from_slice(&value_count.to_le_bytes());
                     }
-                    name_count += 1;
-                    list_offsets.extend_from_slice(&value_count.to_le_bytes());
                 }
             }
             _ => {}
@@ -154,14 +178,27 @@ impl Strings {
         Strings { name, offsets: offsets_with_capacity(count), bytes: Vec::new() }
     }
 
-    fn push(&mut self, bytes: &[u8]) -> Result<(), ColumnTooLarge> {
+    /// Where the bytes lie now.
+    fn push(&mut self, bytes: &[u8]) -> Result<Range<usize>, ColumnTooLarge> {
+        let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
+        self.end()?;
+        Ok(start..self.bytes.len())
+    }
+
+    /// The same value once more.
+    fn push_again(&mut self, at: Range<usize>) -> Result<(), ColumnTooLarge> {
+        self.bytes.extend_from_within(at);
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), ColumnTooLarge> {
         let end = i32::try_from(self.bytes.len()).map_err(|_| ColumnTooLarge(self.name))?;
         self.offsets.extend_from_slice(&end.to_le_bytes());
         Ok(())
     }
 
-    fn push_text(&mut self, bytes: &[u8]) -> Result<(), ColumnTooLarge> {
+    fn push_text(&mut self, bytes: &[u8]) -> Result<Range<usize>, ColumnTooLarge> {
         self.push(String::from_utf8_lossy(bytes).as_bytes())
     }
 }

@@ -12,6 +12,12 @@ use crate::errors::{bad_input, disk_error, raise};
 #[pyclass(frozen, name = "DiskFile", module = "headrace._core")]
 pub struct DiskFile(Arc<dyn core::DiskFile>);
 
+impl DiskFile {
+    pub fn inner(&self) -> Arc<dyn core::DiskFile> {
+        self.0.clone()
+    }
+}
+
 #[pymethods]
 impl DiskFile {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::batch::Batch;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::errors::{bad_input, damaged, disk_error};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -78,8 +78,8 @@ pub struct RabbitWrite(Written);
 #[pymethods]
 impl RabbitWrite {
     #[getter]
-    fn journal<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.0.journal)
+    fn journal(&self) -> (usize, usize) {
+        (self.0.journal.start, self.0.journal.end)
     }
 
     #[getter]
@@ -294,15 +294,24 @@ impl RabbitQueue {
         locked(&self.0).abandon();
     }
 
-    #[allow(clippy::type_complexity)]
-    fn plan_flush<'py>(&self, py: Python<'py>) -> Vec<(u64, Option<Bound<'py, PyBytes>>)> {
-        let plan = py.detach(|| locked(&self.0).plan_flush());
+    fn write_journal(&self, py: Python<'_>, piece: (usize, usize), file: &DiskFile, offset: u64) -> PyResult<()> {
+        let file = file.inner();
+        py.detach(|| locked(&self.0).write_journal(piece.0..piece.1, &*file, offset)).map_err(disk_error)
+    }
+
+    fn plan_flush(&self) -> Vec<(u64, bool)> {
+        let plan = locked(&self.0).plan_flush();
         plan.into_iter()
             .map(|step| match step {
-                Flush::Delete(number) => (number, None),
-                Flush::Append(number, bytes) => (number, Some(PyBytes::new(py, &bytes))),
+                Flush::Delete(number) => (number, false),
+                Flush::Append(number) => (number, true),
             })
             .collect()
+    }
+
+    fn flush_segment(&self, py: Python<'_>, number: u64, file: &DiskFile, offset: u64) -> PyResult<u64> {
+        let file = file.inner();
+        py.detach(|| locked(&self.0).flush_segment(number, &*file, offset)).map_err(disk_error)
     }
 
     fn flushed(&self, py: Python<'_>) {

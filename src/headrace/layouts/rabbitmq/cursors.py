@@ -63,5 +63,7 @@ class RabbitCursors(Cursors):
             floor = state.first_seq - 1
             delivered = max(log.next_deliver - 1, floor)
             return ConsumerState(
-                delivered=SequencePair(delivered, delivered), ack_floor=SequencePair(floor, floor), pending=pending
+                delivered=SequencePair(delivered, delivered),
+                ack_floor=SequencePair(floor, floor),
+                pending=pending,
             )

@@ -34,7 +34,7 @@ def rows(data: bytes) -> dict[str, Stopped]:
     while at >= 0:
         try:
             key, terms = _Reader(data, at + 1).value(0)
-            known = dict(term for term in terms if isinstance(term, tuple) and len(term) == 2)
+            known: dict[str, Any] = dict(terms)
             found[bytes(key).decode("ascii")] = Stopped(
                 int(known["next_seq_id"]),
                 int(known.get("next_deliver_seq_id", 0)),

@@ -1,10 +1,10 @@
 """`RabbitLog`: one queue. A change goes to the journal, then into the map; the map is flushed into segments.
 
-    append   stage → store file (large messages) → journal.jif → map
-    commit   store synced → journal synced: then it is confirmed, and readers see it
-    flush    more than queue_index_max_journal_entries records, too much memory, or idle:
-             N.idx of fully acked segments deleted, others appended to and synced → journal cleared
-    sleep    an idle queue keeps a few numbers; its map is read from the segments when it is used again
+append   stage → store file (large messages) → journal.jif → map
+commit   store synced → journal synced: then it is confirmed, and readers see it
+flush    more than queue_index_max_journal_entries records, too much memory, or idle:
+         N.idx of fully acked segments deleted, others appended to and synced → journal cleared
+sleep    an idle queue keeps a few numbers; its map is read from the segments when it is used again
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RabbitLog(Log):
         self._asleep: LogState | None = None
         self._next = self._visible = self._mark = 0
         self._journal_bytes = 0
-        self._held: list[bytes] = []
+        self._held: list[tuple[int, int]] = []
         self._sent: list[int] = []
         self._truncated = False
         self._closed = False
@@ -170,23 +170,23 @@ class RabbitLog(Log):
     def _write_journal(self, write: RabbitWrite, hold: bool) -> None:
         """To the journal's end. In mode `sync` an entry for a stored message waits until the store is synced, so that
         no power cut leaves an entry without its message."""
-        data = write.journal
-        if not data:
+        start, end = write.journal
+        if start == end:
             return
         if hold:
-            self._held.append(data)
+            self._held.append(write.journal)
             return
-        self._put(data)
+        self._put(write.journal)
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, piece: tuple[int, int]) -> None:
         self._sync_truncation()  # a new record must never lie in front of the rest of an old journal
         journal = self.vhost.handles.get(self.journal_path)
         try:
-            journal.write_at(self._journal_bytes, data)
+            self.kernel.write_journal(piece, journal, self._journal_bytes)
         except HeadraceError:
             journal.set_len(self._journal_bytes)
             raise
-        self._journal_bytes += len(data)
+        self._journal_bytes += piece[1] - piece[0]
 
     def moves(self, positions: Sequence[int], *, ack: bool, record: bool = True) -> Ticket:
         """Deliver or ack records for the positions that are there."""
@@ -236,8 +236,8 @@ class RabbitLog(Log):
             seen, held = self._next, len(self._held)
         self.vhost.store.sync()
         with self.lock:
-            for data in self._held[:held]:
-                self._put(data)
+            for piece in self._held[:held]:
+                self._put(piece)
             del self._held[:held]
             dirty = self._journal_bytes > 0 or self._truncated
             journal = self.vhost.handles.get(self.journal_path) if dirty else None
@@ -272,10 +272,10 @@ class RabbitLog(Log):
             self.vhost.store.sync()
             self._save_next()
             written: dict[int, int] = {}
-            for number, data in plan:
-                if data is not None:
-                    written[number] = self._append_segment(f"{self.directory}/{number}.idx", sizes[number], data)
-            gone = [number for number, data in plan if data is None and sizes[number]]
+            for number, stays in plan:
+                if stays:
+                    written[number] = self._append_segment(kernel, number, sizes[number])
+            gone = [number for number, stays in plan if not stays and sizes[number]]
             for number in gone:
                 files.try_remove(self.disk, f"{self.directory}/{number}.idx")
             if gone or any(not sizes[number] for number in written):
@@ -291,17 +291,17 @@ class RabbitLog(Log):
             self._visible = self._next
             self._group.durable = max(self._group.durable, self._mark)
 
-    def _append_segment(self, path: str, size: int, data: bytes) -> int:
-        file = self.disk.open(path, "write")
+    def _append_segment(self, kernel: RabbitQueue, number: int, size: int) -> int:
+        file = self.disk.open(f"{self.directory}/{number}.idx", "write")
         if len(file) > size:
             file.set_len(size)  # of a flush that failed half way: it is all in the journal
         try:
-            file.write_at(size, data)
+            written = kernel.flush_segment(number, file, size)
         except HeadraceError:
             file.set_len(size)
             raise
         file.sync_data()
-        return size + len(data)
+        return size + written
 
     def _clear_journal(self) -> None:
         if self._journal_bytes:

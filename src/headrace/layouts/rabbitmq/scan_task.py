@@ -47,9 +47,7 @@ class SegmentTask(ScanTask):
         position = max(self.first, want.first or 0)
         below = self.next if want.next is None else min(self.next, want.next)
         while position < below:
-            batch, position, _, _ = queue.read(
-                disk, self.directory, store, position, 65_536, 64 << 20, below
-            )
+            batch, position, _, _ = queue.read(disk, self.directory, store, position, 65_536, 64 << 20, below)
             kept = batch.filter(None, None, want.since_ns, want.until_ns, list(want.subjects))
             if len(kept):
                 yield kept

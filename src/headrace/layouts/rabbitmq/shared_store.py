@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 from headrace.errors import DiskFault, HeadraceError
 from headrace.layouts.base import Damage
@@ -238,7 +239,7 @@ class SharedStore:
         total, valid = sum(row[2] for row in rows), sum(row[3] for row in rows)
         if total <= 2 * limit or (total - valid) / total <= self._options.msg_store_gc_garbage_fraction:
             return None
-        for (_, left, _, left_valid, _), (_, right, _, right_valid, _) in zip(rows, rows[1:], strict=False):
+        for (_, left, _, left_valid, _), (_, right, _, right_valid, _) in pairwise(rows):
             if right != self._current and left_valid and right_valid and left_valid + right_valid <= limit:
                 return left, right
         return None

@@ -215,7 +215,13 @@ class RabbitVolume(Volume):
             queue = log.queue
             row = queues.setdefault(
                 (queue.vhost, queue.queue),
-                {"vhost": queue.vhost, "name": queue.queue, "durable": True, "auto_delete": False, "arguments": {}},
+                {
+                    "vhost": queue.vhost,
+                    "name": queue.queue,
+                    "durable": True,
+                    "auto_delete": False,
+                    "arguments": {},
+                },
             )
             if queue.priority is not None:
                 highest = row["arguments"].get("x-max-priority", 0)

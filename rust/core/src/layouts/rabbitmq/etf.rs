@@ -58,11 +58,24 @@ impl<'a> Reader<'a> {
         &self.data[span.clone()]
     }
 
+    #[inline]
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let end = self.at.checked_add(count)?;
         let bytes = self.data.get(self.at..end)?;
         self.at = end;
         Some(bytes)
+    }
+
+    #[inline]
+    fn expect(&mut self, piece: &[u8]) -> Option<()> {
+        (self.take(piece.len())? == piece).then_some(())
+    }
+
+    #[inline]
+    fn sized(&mut self) -> Option<Range<usize>> {
+        let length = self.u32()?;
+        self.take(length)?;
+        Some(self.at - length..self.at)
     }
 
     pub fn byte(&mut self) -> Option<u8> {
@@ -223,9 +236,53 @@ pub struct Message {
     pub end: usize,
 }
 
+/// The pieces between the variable parts, as OTP 25 writes them: what nearly every message is made of.
+const TO_VHOST: &[u8] = b"\x83h\x06d\x00\x0dbasic_messageh\x04d\x00\x08resourcem";
+const TO_EXCHANGE: &[u8] = b"d\x00\x08exchangem";
+const TO_KEY: &[u8] = b"l\x00\x00\x00\x01m";
+const TO_BLOCK: &[u8] = b"jh\x06d\x00\x07contenta\x3cd\x00\x04nonem";
+const TO_BODY: &[u8] = b"d\x00\x19rabbit_framing_amqp_0_9_1l\x00\x00\x00\x01m";
+const TO_ID: &[u8] = b"jm\x00\x00\x00\x10";
+const TO_END: &[u8] = b"d\x00\x04true";
+
 impl Message {
     /// The message at `start`; `None` if there is none.
     pub fn parse(data: &[u8], start: usize) -> Option<Message> {
+        Self::parse_usual(data, start).or_else(|| Self::parse_any(data, start))
+    }
+
+    /// One key, one fragment, properties as sent, persistent: compared piece by piece.
+    fn parse_usual(data: &[u8], start: usize) -> Option<Message> {
+        let mut reader = Reader::new(data, start);
+        reader.expect(TO_VHOST)?;
+        reader.sized()?;
+        reader.expect(TO_EXCHANGE)?;
+        let exchange = reader.sized()?;
+        reader.expect(TO_KEY)?;
+        let key = reader.sized()?;
+        let second = reader.at;
+        reader.expect(TO_BLOCK)?;
+        let block = reader.sized()?;
+        reader.expect(TO_BODY)?;
+        let first_fragment = reader.at - 1;
+        let body = reader.sized()?;
+        reader.expect(TO_ID)?;
+        let id = reader.take(16)?.try_into().ok()?;
+        reader.expect(TO_END)?;
+        Some(Message {
+            exchange,
+            key,
+            more_keys: (0, second),
+            properties: Properties::Block(block),
+            body_len: body.len() as u64,
+            body: Some(body),
+            fragments: (1, first_fragment),
+            id,
+            end: reader.at,
+        })
+    }
+
+    fn parse_any(data: &[u8], start: usize) -> Option<Message> {
         let mut reader = Reader::new(data, start);
         if reader.byte()? != VERSION {
             return None;

@@ -9,7 +9,6 @@
 //! In a batch (codec `amqp`) the raw headers are this block, and behind it, only if there is something to say,
 //! an envelope of ours: `exchange:s  count:16 (key:s)…  expiry_us:64`.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use super::etf::Reader;
@@ -155,83 +154,105 @@ fn next_value(data: &[u8], at: &mut usize) -> Option<(u8, Range<usize>)> {
     Some((kind, take(data, at, length)?))
 }
 
-/// Every field as text, for people and columns: properties under their AMQP names, headers under their own,
-/// what belongs to the envelope as `amqp-exchange`, `amqp-cc`, `amqp-expiry`.
-pub fn each_text<'a>(raw: &'a [u8], mut tell: impl FnMut(&'a [u8], Cow<'a, [u8]>)) {
-    let Some(block) = Block::parse(raw) else { return };
+/// A value for people.
+pub enum Text<'a> {
+    Bytes(&'a [u8]),
+    Signed(i64),
+    Unsigned(u64),
+    Made(String),
+}
+
+impl Text<'_> {
+    fn append_to(&self, out: &mut Vec<u8>) {
+        match self {
+            Text::Bytes(bytes) => out.extend_from_slice(bytes),
+            Text::Signed(value) => out.extend_from_slice(value.to_string().as_bytes()),
+            Text::Unsigned(value) => out.extend_from_slice(value.to_string().as_bytes()),
+            Text::Made(text) => out.extend_from_slice(text.as_bytes()),
+        }
+    }
+}
+
+/// Every field, for people and columns: properties under their AMQP names, headers under their own, what belongs to
+/// the envelope as `amqp-exchange`, `amqp-cc`, `amqp-expiry`. Several values of one name come one after the other.
+pub fn each_text<'a, E>(raw: &'a [u8], mut tell: impl FnMut(&'a [u8], Text<'a>) -> Result<(), E>) -> Result<(), E> {
+    let Some(block) = Block::parse(raw) else { return Ok(()) };
     for (field, name) in NAMES.iter().enumerate() {
         let Some(range) = block.field(field) else { continue };
         match field {
             HEADERS => {
                 let (table, mut at) = (&raw[..range.end], range.start);
                 while let Some((name, kind, value)) = next_field(table, &mut at) {
-                    each_value(&raw[name], table, kind, value, &mut tell);
+                    each_value(&raw[name], table, kind, value, &mut tell)?;
                 }
             }
             DELIVERY_MODE | PRIORITY | TIMESTAMP => {
                 let mut at = range.start;
-                let value = number(raw, &mut at, range.len()).unwrap_or(0);
-                tell(name.as_bytes(), Cow::Owned(value.to_string().into_bytes()));
+                tell(name.as_bytes(), Text::Unsigned(number(raw, &mut at, range.len()).unwrap_or(0)))?;
             }
-            _ => tell(name.as_bytes(), Cow::Borrowed(&raw[range])),
+            _ => tell(name.as_bytes(), Text::Bytes(&raw[range]))?,
         }
+    }
+    if block.end == raw.len() {
+        return Ok(());
     }
     let envelope = Envelope::parse(&raw[block.end..]);
     if !envelope.exchange.is_empty() {
-        tell(b"amqp-exchange", Cow::Borrowed(envelope.exchange));
+        tell(b"amqp-exchange", Text::Bytes(envelope.exchange))?;
     }
-    envelope.keys.iter().for_each(|key| tell(b"amqp-cc", Cow::Borrowed(key)));
+    for key in &envelope.keys {
+        tell(b"amqp-cc", Text::Bytes(key))?;
+    }
     if envelope.expiry_us != 0 {
-        tell(b"amqp-expiry", Cow::Owned(envelope.expiry_us.to_string().into_bytes()));
+        tell(b"amqp-expiry", Text::Unsigned(envelope.expiry_us))?;
     }
+    Ok(())
 }
 
 /// An array of a header is several values of one name.
-fn each_value<'a>(
+fn each_value<'a, E>(
     name: &'a [u8],
     table: &'a [u8],
     kind: u8,
     value: Range<usize>,
-    tell: &mut impl FnMut(&'a [u8], Cow<'a, [u8]>),
-) {
+    tell: &mut impl FnMut(&'a [u8], Text<'a>) -> Result<(), E>,
+) -> Result<(), E> {
     if kind != b'A' {
         return tell(name, text(table, kind, value, 0));
     }
     let (array, mut at) = (&table[..value.end], value.start);
     while let Some((kind, value)) = next_value(array, &mut at) {
-        tell(name, text(array, kind, value, 0));
+        tell(name, text(array, kind, value, 0))?;
     }
+    Ok(())
 }
 
-fn text(data: &[u8], kind: u8, value: Range<usize>, depth: usize) -> Cow<'_, [u8]> {
+fn text(data: &[u8], kind: u8, value: Range<usize>, depth: usize) -> Text<'_> {
     let bytes = &data[value.clone()];
     let mut at = value.start;
     let mut unsigned = |count| number(data, &mut at, count).unwrap_or(0);
-    let owned = match kind {
-        b'S' | b'x' => return Cow::Borrowed(bytes),
-        b't' => if bytes[0] == 0 { "false" } else { "true" }.to_owned(),
-        b'b' => (bytes[0] as i8).to_string(),
-        b'B' => bytes[0].to_string(),
-        b's' => (unsigned(2) as i16).to_string(),
-        b'u' => unsigned(2).to_string(),
-        b'I' => (unsigned(4) as i32).to_string(),
-        b'i' => unsigned(4).to_string(),
-        b'l' | b'L' => (unsigned(8) as i64).to_string(),
-        b'T' => unsigned(8).to_string(),
-        b'f' => f32::from_bits(unsigned(4) as u32).to_string(),
-        b'd' => f64::from_bits(unsigned(8)).to_string(),
-        b'D' => format!(
-            "{}e-{}",
-            {
-                unsigned(1);
-                unsigned(4) as i32
-            },
-            bytes[0]
-        ),
-        b'F' | b'A' if depth < DEPTH_MAX => return Cow::Owned(nested(data, kind, value, depth)),
-        _ => String::new(),
-    };
-    Cow::Owned(owned.into_bytes())
+    match kind {
+        b'S' | b'x' => Text::Bytes(bytes),
+        b't' => Text::Bytes(if bytes[0] == 0 { b"false" } else { b"true" }),
+        b'b' => Text::Signed(i64::from(bytes[0] as i8)),
+        b'B' => Text::Unsigned(u64::from(bytes[0])),
+        b's' => Text::Signed(i64::from(unsigned(2) as i16)),
+        b'u' => Text::Unsigned(unsigned(2)),
+        b'I' => Text::Signed(i64::from(unsigned(4) as i32)),
+        b'i' => Text::Unsigned(unsigned(4)),
+        b'l' | b'L' => Text::Signed(unsigned(8) as i64),
+        b'T' => Text::Unsigned(unsigned(8)),
+        b'f' => Text::Made(f32::from_bits(unsigned(4) as u32).to_string()),
+        b'd' => Text::Made(f64::from_bits(unsigned(8)).to_string()),
+        b'D' => {
+            let scale = unsigned(1);
+            Text::Made(format!("{}e-{scale}", unsigned(4) as i32))
+        }
+        b'F' | b'A' if depth < DEPTH_MAX => {
+            Text::Made(String::from_utf8_lossy(&nested(data, kind, value, depth)).into_owned())
+        }
+        _ => Text::Bytes(b""),
+    }
 }
 
 /// `{name=value, …}` for a table, `[value, …]` for an array.
@@ -254,7 +275,7 @@ fn nested(data: &[u8], kind: u8, value: Range<usize>, depth: usize) -> Vec<u8> {
             out.extend_from_slice(&inner[name]);
             out.push(b'=');
         }
-        out.extend_from_slice(&text(inner, kind, value, depth + 1));
+        text(inner, kind, value, depth + 1).append_to(&mut out);
     }
     out.push(if kind == b'F' { b'}' } else { b']' });
     out

@@ -20,6 +20,7 @@ use super::store::{MessageStore, put_record};
 use super::{Finding, MessageId};
 use crate::batch::{Batch, Entry, HeaderCodec, flags};
 use crate::columns::nats_headers;
+use crate::disk::{DiskFile, DiskResult};
 
 pub(super) mod state {
     pub const P_DISK: u16 = 1;
@@ -114,7 +115,8 @@ pub struct Chunk {
 /// What the caller is to write before it applies the change.
 #[derive(Default)]
 pub struct Written {
-    pub journal: Vec<u8>,
+    /// Its records within the journal's bytes in memory.
+    pub journal: std::ops::Range<usize>,
     /// The first goes to the end of the current store file, each further one to a new file.
     pub chunks: Vec<Chunk>,
     pub first: u64,
@@ -131,16 +133,18 @@ enum Step {
 
 #[derive(Default)]
 struct Staged {
-    journal: Vec<u8>,
+    /// Where its records begin in the journal's bytes.
+    start: usize,
     steps: Vec<Step>,
     next: u64,
     records: usize,
 }
 
 /// What a flush does to one segment file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flush {
     Delete(u64),
-    Append(u64, Vec<u8>),
+    Append(u64),
 }
 
 pub struct QueueIndex {
@@ -150,6 +154,7 @@ pub struct QueueIndex {
     pub(super) stored: HashMap<u64, MessageId, FixedState>,
     pub(super) cached: Option<super::read::Cached>,
     staged: Option<Staged>,
+    scratch: Vec<u8>,
     dirty: usize,
     next: u64,
     messages: u64,
@@ -179,6 +184,7 @@ impl QueueIndex {
             stored: HashMap::with_hasher(FixedState::default()),
             cached: None,
             staged: None,
+            scratch: Vec::new(),
             dirty: 0,
             next: 0,
             messages: 0,
@@ -384,9 +390,31 @@ impl QueueIndex {
             return Err(QueueError::Staged);
         }
         let mut written = Written { chunks: vec![Chunk::default()], ..Written::default() };
-        let mut staged = Staged { next: self.next, ..Staged::default() };
+        let mut staged = Staged { start: self.journal.len(), next: self.next, ..Staged::default() };
         staged.steps.reserve(batch.len());
-        staged.journal.reserve(batch.payload_bytes() as usize + batch.len() * 320);
+        let staging = self.encode_publishes(batch, rules, store, &mut staged, &mut written);
+        if let Err(error) = staging {
+            self.journal.truncate(staged.start);
+            return Err(error);
+        }
+        (written.journal, written.next) = (staged.start..self.journal.len(), staged.next);
+        if written.count == 0 {
+            written.first = written.next;
+        }
+        self.staged = Some(staged);
+        Ok(written)
+    }
+
+    fn encode_publishes(
+        &mut self,
+        batch: &Batch,
+        rules: &Rules<'_>,
+        store: &MessageStore,
+        staged: &mut Staged,
+        written: &mut Written,
+    ) -> Result<(), QueueError> {
+        self.journal.reserve(batch.payload_bytes() as usize + batch.len() * 256);
+        let mut keys: Vec<&[u8]> = Vec::new();
         let mut blocks = Blocks::new(batch, rules);
         let mut file_bytes = rules.store_bytes;
         for (at, entry) in batch.entries().iter().enumerate() {
@@ -413,7 +441,8 @@ impl QueueIndex {
             written.ids.extend_from_slice(&id);
             let (block, envelope) = blocks.of(entry).ok_or(QueueError::BadProperties { at })?;
             let subject = batch.bytes(entry.subject);
-            let mut keys = vec![if subject.is_empty() { rules.queue } else { subject }];
+            keys.clear();
+            keys.push(if subject.is_empty() { rules.queue } else { subject });
             keys.extend_from_slice(&envelope.keys);
             if let Some(long) = keys.iter().find(|key| key.len() > KEY_BYTES_MAX) {
                 return Err(QueueError::KeyTooLong { at, len: long.len() });
@@ -422,10 +451,10 @@ impl QueueIndex {
             let message =
                 NewMessage { vhost: rules.vhost, exchange: envelope.exchange, keys: &keys, block, body, id: &id };
             let stored = body.len() + block.len() >= rules.embed_below;
-            let offset = staged.journal.len() as u32;
+            let offset = self.journal.len() as u32;
             let rest = PublishRest { id: &id, expiry_us: envelope.expiry_us, size: body.len() as u32, embedded: &[] };
             if stored {
-                Form::Journal.put_publish(&mut staged.journal, sequence, true, &rest);
+                Form::Journal.put_publish(&mut self.journal, sequence, true, &rest);
                 if !store.contains(&id) {
                     let chunk = written.chunks.last_mut().expect("there is one from the start");
                     let start = chunk.bytes.len();
@@ -439,26 +468,21 @@ impl QueueIndex {
                 }
             } else {
                 let size = message.size() as u32;
-                Form::Journal.put_publish(&mut staged.journal, sequence, true, &rest);
-                let at = staged.journal.len();
-                staged.journal[at - 4..].copy_from_slice(&size.to_be_bytes());
-                message.write(&mut staged.journal);
-                debug_assert_eq!(staged.journal.len() - at, size as usize);
+                Form::Journal.put_publish(&mut self.journal, sequence, true, &rest);
+                let at = self.journal.len();
+                self.journal[at - 4..].copy_from_slice(&size.to_be_bytes());
+                message.write(&mut self.journal);
+                debug_assert_eq!(self.journal.len() - at, size as usize);
             }
             if rules.deliver {
-                put_deliver(&mut staged.journal, sequence);
+                put_deliver(&mut self.journal, sequence);
             }
             staged.records += 1 + usize::from(rules.deliver);
             let stored = stored.then_some(id);
             let size = body.len() as u32;
             staged.steps.push(Step::Publish { sequence, offset, size, stored, delivered: rules.deliver });
         }
-        (written.journal, written.next) = (staged.journal.clone(), staged.next);
-        if written.count == 0 {
-            written.first = written.next;
-        }
-        self.staged = Some(staged);
-        Ok(written)
+        Ok(())
     }
 
     /// Deliver or ack records for those of the positions that want one.
@@ -466,7 +490,7 @@ impl QueueIndex {
         if self.staged.is_some() {
             return Err(QueueError::Staged);
         }
-        let mut staged = Staged { next: self.next, ..Staged::default() };
+        let mut staged = Staged { start: self.journal.len(), next: self.next, ..Staged::default() };
         let mut written = Written { first: u64::MAX, ..Written::default() };
         let mut positions = positions.to_vec();
         positions.sort_unstable();
@@ -478,12 +502,12 @@ impl QueueIndex {
             }
             // RabbitMQ cannot read an ack without a deliver before it.
             if !delivered(state) && (ack || record) {
-                put_deliver(&mut staged.journal, sequence);
+                put_deliver(&mut self.journal, sequence);
                 staged.steps.push(Step::Deliver(sequence));
                 staged.records += 1;
             }
             if ack {
-                put_ack(&mut staged.journal, sequence);
+                put_ack(&mut self.journal, sequence);
                 staged.steps.push(Step::Ack(sequence));
                 staged.records += 1;
             } else {
@@ -494,7 +518,7 @@ impl QueueIndex {
             (written.first, written.next) = (written.first.min(sequence), sequence + 1);
         }
         written.first = written.first.min(written.next);
-        written.journal = staged.journal.clone();
+        written.journal = staged.start..self.journal.len();
         self.staged = Some(staged);
         Ok(written)
     }
@@ -566,21 +590,26 @@ impl QueueIndex {
 
     /// Nothing was written: as if it had never been staged.
     pub fn abandon(&mut self) {
-        self.staged = None;
+        if let Some(staged) = self.staged.take() {
+            self.journal.truncate(staged.start);
+        }
+    }
+
+    /// Writes a piece of the journal to its file.
+    pub fn write_journal(&self, piece: std::ops::Range<usize>, file: &dyn DiskFile, offset: u64) -> DiskResult<()> {
+        file.write_at(offset, self.journal.get(piece).unwrap_or_default())
     }
 
     /// The staged bytes are in the journal. Returns the ids that this queue no longer references, and those it does now.
     pub fn apply(&mut self) -> (Vec<MessageId>, Vec<MessageId>) {
         let Some(staged) = self.staged.take() else { return Default::default() };
-        let base = self.journal.len() as u32;
-        self.journal.extend_from_slice(&staged.journal);
         self.dirty += staged.records;
         let (mut dropped, mut taken) = (Vec::new(), Vec::new());
         for step in staged.steps {
             match step {
                 Step::Publish { sequence, offset, size, stored, delivered } => {
                     let (rel, segment) = self.entry(sequence);
-                    segment.put(rel, base + offset);
+                    segment.put(rel, offset);
                     segment.states[rel] |= if delivered { D } else { 0 } | if stored.is_some() { STORED } else { 0 };
                     segment.sizes[rel] = size;
                     segment.unacked += 1;
@@ -633,21 +662,25 @@ impl QueueIndex {
 
     // Flushing
 
-    /// What the segment files need, lowest segment first. Entries in descending order, as RabbitMQ writes them.
+    /// What the segment files need, lowest segment first.
     pub fn plan_flush(&self) -> Vec<Flush> {
-        let mut plan = Vec::new();
-        for (number, segment) in &self.segments {
-            if segment.unacked == 0 {
-                plan.push(Flush::Delete(*number));
-            } else if segment.dirty {
-                plan.push(Flush::Append(*number, self.encode(segment)));
-            }
-        }
-        plan
+        let wanting = self.segments.iter().filter(|(_, segment)| segment.unacked == 0 || segment.dirty);
+        wanting.map(|(n, segment)| if segment.unacked == 0 { Flush::Delete(*n) } else { Flush::Append(*n) }).collect()
     }
 
-    fn encode(&self, segment: &Segment) -> Vec<u8> {
-        let mut out = Vec::new();
+    /// Writes what a segment's file lacks; returns how many bytes. Entries go in descending order, as RabbitMQ's do.
+    pub fn flush_segment(&mut self, number: u64, file: &dyn DiskFile, offset: u64) -> DiskResult<u64> {
+        let mut out = std::mem::take(&mut self.scratch);
+        out.clear();
+        if let Some(segment) = self.segments.get(&number) {
+            self.encode(segment, &mut out);
+        }
+        let done = file.write_at(offset, &out).map(|()| out.len() as u64);
+        self.scratch = out;
+        done
+    }
+
+    fn encode(&self, segment: &Segment, out: &mut Vec<u8>) {
         for (rel, state) in segment.states.iter().enumerate().rev() {
             if state & (P | D | A) == 0 {
                 continue;
@@ -662,13 +695,12 @@ impl QueueIndex {
                 out.extend_from_slice(&rest[..(end + embedded as usize).min(rest.len())]);
             }
             if state & D != 0 {
-                put_rel(&mut out, rel as u16);
+                put_rel(out, rel as u16);
             }
             if state & A != 0 {
-                put_rel(&mut out, rel as u16);
+                put_rel(out, rel as u16);
             }
         }
-        out
     }
 
     /// The plan was carried out and the journal is empty now.
@@ -680,7 +712,8 @@ impl QueueIndex {
             }
             (segment.offsets, segment.dirty) = (Vec::new(), false);
         }
-        (self.journal, self.dirty, self.cached) = (Vec::new(), 0, None);
+        self.journal.clear();
+        (self.dirty, self.cached) = (0, None);
     }
 
     /// After a flush: how long a segment's file is now.
