@@ -705,4 +705,5 @@ def rabbit_check_segment(data: bytes, entries: int) -> tuple[list[_RabbitFinding
 def rabbit_check_store(data: bytes) -> tuple[list[_RabbitFinding], int]:
     """(findings, sound records)"""
 
-def rabbit_rewritten_segment(data: bytes, entries: int) -> bytes: ...
+def rabbit_rewritten_segment(data: bytes, number: int, entries: int, journal: bytes) -> tuple[bytes, bool]:
+    """(the segment without what is unsound or contradicted by the journal, whether the journal contradicts)"""

@@ -55,7 +55,7 @@ def queue(volume: RabbitVolume, notes: Notes, name: str) -> RabbitLog:
 
 def bodies(first: int, count: int) -> list[bytes]:
     """Some embedded, some in the store, some empty."""
-    sizes = (0, 20, 90, 400, 1500)
+    sizes = (0, 20, 190, 400, 1500)
     return [b"%d:" % n + bytes([n % 251]) * sizes[n % 5] for n in range(first, first + count)]
 
 

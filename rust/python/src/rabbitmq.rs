@@ -408,8 +408,15 @@ fn rabbit_check_store(py: Python<'_>, data: &[u8]) -> (Vec<FindingTuple>, u64) {
     (findings_of(findings), records)
 }
 
+/// (the segment without what is unsound or contradicted by the journal, whether the journal contradicts)
 #[pyfunction]
-fn rabbit_rewritten_segment<'py>(py: Python<'py>, data: &[u8], entries: u64) -> Bound<'py, PyBytes> {
-    let bytes = py.detach(|| queue::rewritten(data, entries.clamp(1, 1 << 14)));
-    PyBytes::new(py, &bytes)
+fn rabbit_rewritten_segment<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    number: u64,
+    entries: u64,
+    journal: &[u8],
+) -> (Bound<'py, PyBytes>, bool) {
+    let (bytes, contradicted) = py.detach(|| queue::rewritten(data, number, entries.clamp(1, 1 << 14), journal));
+    (PyBytes::new(py, &bytes), contradicted)
 }

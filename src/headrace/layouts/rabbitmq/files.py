@@ -29,6 +29,7 @@ RECOVERY = "recovery.dets"
 LOCK = "headrace.lock"
 CLEAN = "headrace.clean"
 NEXT = "headrace.next"
+FRESH_JOURNAL = "headrace.journal"
 DAMAGED = "headrace.damaged"
 OLD_ENTRY_COUNT = 16384
 SMALL_BYTES_MAX = 1 << 16

@@ -43,7 +43,7 @@ class RabbitLog(Log):
         self._journal_bytes = 0
         self._held: list[tuple[int, int]] = []
         self._sent: list[int] = []
-        self._truncated = False
+        self._renamed = False
         self._closed = False
         self._group = GroupCommit(name, lambda: self._mark, self._sync)
         self.used_ns = self.dirty_ns = 0
@@ -179,7 +179,7 @@ class RabbitLog(Log):
         self._put(write.journal)
 
     def _put(self, piece: tuple[int, int]) -> None:
-        self._sync_truncation()  # a new record must never lie in front of the rest of an old journal
+        self._settle_journal()
         journal = self.vhost.handles.get(self.journal_path)
         try:
             self.kernel.write_journal(piece, journal, self._journal_bytes)
@@ -239,8 +239,8 @@ class RabbitLog(Log):
             for piece in self._held[:held]:
                 self._put(piece)
             del self._held[:held]
-            dirty = self._journal_bytes > 0 or self._truncated
-            journal = self.vhost.handles.get(self.journal_path) if dirty else None
+            self._settle_journal()
+            journal = self.vhost.handles.get(self.journal_path) if self._journal_bytes else None
         if journal is not None:
             journal.sync_data()
         with self.lock:
@@ -270,6 +270,9 @@ class RabbitLog(Log):
                 return
             sizes = {number: size for number, _, size, _ in kernel.segments()}
             self.vhost.store.sync()
+            if self.vhost.durability == "sync" and self.unsynced and self._journal_bytes:
+                # Recovery believes the journal where a half-written segment says something else.
+                self.vhost.handles.get(self.journal_path).sync_data()
             self._save_next()
             written: dict[int, int] = {}
             for number, stays in plan:
@@ -287,7 +290,7 @@ class RabbitLog(Log):
             self._held.clear()
             if self.unsynced:
                 # Until the empty journal is on disk, an older one without the last acks may come back.
-                self._sync_truncation()
+                self._settle_journal()
             self._visible = self._next
             self._group.durable = max(self._group.durable, self._mark)
 
@@ -304,14 +307,19 @@ class RabbitLog(Log):
         return size + written
 
     def _clear_journal(self) -> None:
+        """By an empty file under the same name: after a power cut there is the old journal, whole, or the new one."""
         if self._journal_bytes:
-            self.vhost.handles.get(self.journal_path).set_len(0)
-            self._journal_bytes, self._truncated = 0, True
+            fresh = f"{self.directory}/{files.FRESH_JOURNAL}"
+            self.disk.open(fresh, "write")
+            self.vhost.handles.drop(self.journal_path)
+            self.disk.rename(fresh, self.journal_path)
+            self._journal_bytes, self._renamed = 0, True
 
-    def _sync_truncation(self) -> None:
-        if self._truncated:
-            self.vhost.handles.get(self.journal_path).sync_data()
-            self._truncated = False
+    def _settle_journal(self) -> None:
+        """The new journal's name must be on disk before a record in it is worth anything."""
+        if self._renamed:
+            self.disk.sync_dir(self.directory)
+            self._renamed = False
 
     def _save_next(self) -> None:
         """When the files will no longer tell which sequence comes next, say so beside them first."""

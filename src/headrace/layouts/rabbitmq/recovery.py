@@ -28,15 +28,19 @@ def recover(log: RabbitLog) -> None:
     disk, vhost = log.disk, log.vhost
     kernel = log.fresh_kernel()
     unsure = False
+    journal = _journal(log)
     for number in files.numbered(disk, log.directory, "idx"):
         path = f"{log.directory}/{number}.idx"
         data = disk.read(path)
         found = files.damage_of(path, log.fresh_kernel().load_segment(number, data))
+        sound, contradicted = rabbit_rewritten_segment(data, number, vhost.entry_count, journal)
+        if contradicted and not found:
+            detail = "a flush was interrupted; the journal's records are used"
+            found = [Damage(path, 0, len(data), "unsound-tail", detail)]
         if found:
-            data = _straighten(log, path, data, found)
-            unsure = True
+            _replace(log, path, data, sound, found)
+            data, unsure = sound, True
         kernel.load_segment(number, data)
-    journal = _journal(log)
     found = files.damage_of(log.journal_path, kernel.load_journal(journal))
     if found:
         copy = files.keep_copy(disk, vhost.path, log.journal_path, journal)
@@ -61,12 +65,10 @@ def _journal(log: RabbitLog) -> bytes:
     return log.disk.read(log.journal_path, files.JOURNAL_BYTES_MAX)
 
 
-def _straighten(log: RabbitLog, path: str, data: bytes, found: list[Damage]) -> bytes:
+def _replace(log: RabbitLog, path: str, data: bytes, sound: bytes, found: list[Damage]) -> None:
     copy = files.keep_copy(log.disk, log.vhost.path, path, data)
-    sound = rabbit_rewritten_segment(data, log.vhost.entry_count)
     log.disk.replace_file(path, sound)
     log.found += [_with(damage, f"a copy is kept in {copy}") for damage in found]
-    return sound
 
 
 def _with(damage: Damage, more: str) -> Damage:

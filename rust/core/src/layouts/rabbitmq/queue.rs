@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 
 use super::etf::NewMessage;
 use super::props::{self, Block, Envelope, Given};
-use super::record::{Action, Form, PublishRest, put_ack, put_deliver, put_rel, walk_journal, walk_segment};
+use super::record::{Action, Form, Publish, PublishRest, put_ack, put_deliver, put_rel, walk_journal, walk_segment};
 use super::store::{MessageStore, put_record};
 use super::{Finding, MessageId};
 use crate::batch::{Batch, Entry, HeaderCodec, flags};
@@ -35,6 +35,8 @@ pub(super) mod state {
     pub const SENT: u16 = 256;
     /// The index knows it, its message cannot be read.
     pub const LOST: u16 = 512;
+    /// On disk and in the journal: the journal is older and whole, the segment may be half written.
+    pub const TWICE: u16 = 1024;
 
     pub fn published(state: u16) -> bool {
         state & (P | P_DISK) != 0
@@ -282,8 +284,28 @@ impl QueueIndex {
                     self.dirty += 1;
                     let sequence = publish.number;
                     let (rel, segment) = self.entry(sequence);
+                    if segment.states[rel] & (P | TWICE) != 0 {
+                        let text = "a second publish with the same sequence; the first is used";
+                        findings.push(Finding::new("bad-record", publish.offset, 0, text).about(sequence));
+                        continue;
+                    }
                     if published(segment.states[rel]) {
-                        continue; // flushed before the journal was cleared
+                        // Flushed before the journal was cleared.
+                        segment.place(rel, publish.offset as u32);
+                        segment.states[rel] = (segment.states[rel] & !STORED) | TWICE;
+                        segment.states[rel] |= if publish.message.is_none() { STORED } else { 0 };
+                        segment.sizes[rel] = publish.size;
+                        if unacked(segment.states[rel]) {
+                            if segment.states[rel] & LOST != 0 {
+                                segment.states[rel] &= !LOST;
+                                (self.lost, self.messages) = (self.lost - 1, self.messages + 1);
+                            }
+                            match publish.message {
+                                None => self.stored.insert(sequence, publish.id),
+                                Some(_) => self.stored.remove(&sequence),
+                            };
+                        }
+                        continue;
                     }
                     segment.put(rel, publish.offset as u32);
                     segment.states[rel] |= if publish.persistent { 0 } else { TRANSIENT };
@@ -650,7 +672,9 @@ impl QueueIndex {
             segment.states[rel] = 0; // published and acked within one journal: no trace in the segment
             segment.offsets[rel] = NO_OFFSET;
         } else {
-            segment.states[rel] |= A;
+            // An ack without a deliver (RabbitMQ hangs on it): a single rel-only record would read as the deliver.
+            let missing = if delivered(segment.states[rel]) { 0 } else { D };
+            segment.states[rel] |= A | missing;
         }
         if was_live {
             (self.messages, self.bytes) = (self.messages - 1, self.bytes.saturating_sub(size));
@@ -708,7 +732,7 @@ impl QueueIndex {
         self.segments.retain(|_, segment| segment.unacked > 0);
         for segment in self.segments.values_mut().filter(|segment| segment.dirty) {
             for state in &mut segment.states {
-                *state = (*state & !(P | D | A)) | (*state & (P | D | A)) >> 3;
+                *state = (*state & !(P | D | A | TWICE)) | (*state & (P | D | A)) >> 3;
             }
             (segment.offsets, segment.dirty) = (Vec::new(), false);
         }
@@ -738,15 +762,32 @@ fn straightened(data: &[u8], actions: &mut [Action]) -> Vec<u8> {
     out
 }
 
-/// A segment file anew, from what is sound in `data`; messages that cannot be read are left out.
-pub fn rewritten(data: &[u8], count: u64) -> Vec<u8> {
+/// A segment file anew, from what is sound in `data`; messages that cannot be read are left out, and those that the
+/// journal has differently: a power cut during a flush leaves holes in the segment, not in the journal.
+/// Returns the bytes and whether the journal contradicts.
+pub fn rewritten(data: &[u8], number: u64, count: u64, journal: &[u8]) -> (Vec<u8>, bool) {
     let mut out = Vec::new();
     let mut kept = vec![false; count as usize];
     let mut rels = Vec::new();
+    let (mut other, mut contradicted) = (HashMap::<u64, Publish, FixedState>::default(), false);
+    walk_journal(journal, |action| {
+        if let Action::Publish(publish) = action {
+            other.insert(publish.number, publish);
+        }
+    });
     walk_segment(data, count, |action| match action {
         Action::Publish(publish) => {
             let body = publish.offset + Form::Segment.fixed_bytes();
             let term = publish.message.as_ref().map_or(&[][..], |message| &data[body..message.end]);
+            if let Some(known) = other.get(&(number * count + publish.number)) {
+                let body = known.offset + Form::Journal.fixed_bytes();
+                let same = known.message.as_ref().map_or(&[][..], |message| &journal[body..message.end]) == term;
+                if !same || known.id != publish.id || known.expiry_us != publish.expiry_us || known.size != publish.size
+                {
+                    contradicted = true;
+                    return;
+                }
+            }
             let rest =
                 PublishRest { id: &publish.id, expiry_us: publish.expiry_us, size: publish.size, embedded: term };
             Form::Segment.put_publish(&mut out, publish.number, publish.persistent, &rest);
@@ -758,15 +799,19 @@ pub fn rewritten(data: &[u8], count: u64) -> Vec<u8> {
     for rel in rels.into_iter().filter(|rel| kept[*rel as usize]) {
         put_rel(&mut out, rel as u16);
     }
-    out
+    (out, contradicted)
 }
 
 impl Segment {
-    fn put(&mut self, rel: usize, offset: u32) {
+    fn place(&mut self, rel: usize, offset: u32) {
         if self.offsets.is_empty() {
             self.offsets = vec![NO_OFFSET; self.states.len()];
         }
         self.offsets[rel] = offset;
+    }
+
+    fn put(&mut self, rel: usize, offset: u32) {
+        self.place(rel, offset);
         self.states[rel] |= P;
         self.dirty = true;
     }

@@ -211,7 +211,8 @@ impl QueueIndex {
                 break;
             }
             total += u64::from(size);
-            wanted.push((sequence, flags & state::STORED == 0 && flags & state::P_DISK != 0));
+            let in_file = flags & (state::STORED | state::TWICE) == 0 && flags & state::P_DISK != 0;
+            wanted.push((sequence, in_file));
         }
         found.next = stop;
         let cached = self.cached.as_ref().filter(|cached| cached.number == number);
@@ -293,7 +294,7 @@ impl QueueIndex {
                 if !pushed {
                     found.lost.push(*sequence);
                 }
-            } else if flags & state::P_DISK != 0 {
+            } else if flags & state::P_DISK != 0 && flags & state::TWICE == 0 {
                 let entry = cached.and_then(|cached| {
                     let entries = cached.batch.entries();
                     let at = entries.binary_search_by_key(sequence, |entry| entry.position).ok()?;
@@ -333,7 +334,7 @@ impl QueueIndex {
 
     fn expiry_of(&self, sequence: u64, rel: usize, number: u64, cached: Option<&Cached>) -> u64 {
         let segment = &self.segments[&number];
-        if segment.states[rel] & state::P_DISK == 0 {
+        if segment.states[rel] & state::P_DISK == 0 || segment.states[rel] & state::TWICE != 0 {
             return journal_expiry(&self.journal, segment.offsets[rel] as usize);
         }
         let stored = cached.map_or(&[][..], |cached| &cached.stored);

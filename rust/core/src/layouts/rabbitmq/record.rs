@@ -17,6 +17,8 @@ const ID_BYTES: usize = 16;
 /// Behind the head: id, expiry, size, E.
 const REST_BYTES: usize = ID_BYTES + 8 + 4 + 4;
 pub const REL_MAX: u64 = 1 << 14;
+/// What a disk writes wholly or not at all.
+const SECTOR_BYTES: usize = 512;
 const SEQ_MASK: u64 = (1 << 62) - 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +174,8 @@ fn read_publish(form: Form, data: &[u8], at: usize, head: u64) -> Read {
         end: body,
     };
     if embedded == 0 {
-        return Ok((publish, None));
+        // Nothing else vouches for such a record.
+        return if touches_hole(data, at, form.fixed_bytes()) { Err(Trouble::Torn) } else { Ok((publish, None)) };
     }
     let end = body.checked_add(embedded).filter(|end| *end <= data.len());
     match Message::parse(data, body) {
@@ -230,6 +233,14 @@ fn resync(form: Form, data: &[u8], from: usize) -> usize {
     (from..data.len()).find(|at| is_sure(form, data, *at)).unwrap_or(data.len())
 }
 
+/// Whether a sector that the bytes touch was never written: then what stands there is not a record's own.
+fn touches_hole(data: &[u8], at: usize, len: usize) -> bool {
+    (at / SECTOR_BYTES..=(at + len - 1) / SECTOR_BYTES).any(|sector| {
+        let start = sector * SECTOR_BYTES;
+        data.get(start..(start + SECTOR_BYTES).min(data.len())).is_some_and(|s| s.iter().all(|byte| *byte == 0))
+    })
+}
+
 fn gap(data: &[u8], from: usize, to: usize) -> Finding {
     let zeros = data[from..to].iter().all(|byte| *byte == 0);
     let what = if zeros { "zeros" } else { "bytes that are no record" };
@@ -254,15 +265,16 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
         let disguised = !form.is_publish(head)
             && data.get(at + form.fixed_bytes()..).is_some_and(|rest| rest.starts_with(&MARK))
             && matches!(read_publish(form, data, at, sequence), Ok((_, None)));
-        if !form.is_publish(head) && !disguised {
+        let cut = touches_hole(data, at, 8);
+        if !form.is_publish(head) && !disguised && !cut {
             tell(if form.kind(head) == 2 { Action::Deliver(sequence) } else { Action::Ack(sequence) });
             at += form.head_bytes();
             continue;
         }
         let zeros = data[at..(at + form.fixed_bytes()).min(data.len())].iter().all(|byte| *byte == 0);
-        let head = if disguised { sequence } else { head };
+        let (head, cut) = (if disguised { sequence } else { head }, cut && !form.is_publish(head));
         match read_publish(form, data, at, head) {
-            Ok((mut publish, repaired)) if !zeros => {
+            Ok((mut publish, repaired)) if !zeros && !cut => {
                 let mut repaired = repaired.or(disguised.then_some("the type of the record"));
                 let follows =
                     form.head(data, publish.end).filter(|head| form.kind(*head) == 2).map(|head| head & SEQ_MASK);
@@ -278,7 +290,7 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
                 (at, last) = (publish.end, Some(publish.number));
                 tell(Action::Publish(publish));
             }
-            Err(Trouble::Bad { number, end }) if !zeros && form.delivered_at(data, end, number) => {
+            Err(Trouble::Bad { number, end }) if !zeros && !cut && form.delivered_at(data, end, number) => {
                 let text = "the message cannot be read";
                 findings.push(Finding::new("bad-record", at, end - at, text).about(number));
                 tell(Action::Lost(number));
@@ -304,7 +316,8 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
         let head = form.head(data, at).unwrap_or(0);
         let number = head & form.mask();
         let before = newest.take();
-        if form.kind(head) == 1 {
+        let cut = touches_hole(data, at, 2);
+        if form.kind(head) == 1 && !cut {
             let known = seen.get(number as usize).copied().unwrap_or(0);
             // Since 3.10 a publish is followed by its own deliver: another rel there is a flipped bit, not an ack.
             let own = before.filter(|own| *own != number && one_bit(*own, number) && paired > 0 && unpaired == 0);
@@ -340,7 +353,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
             }
         }
         let publish_head = if form.is_publish(head) { head } else { 0xC000 | number };
-        let plausible = head != 0 && number < count;
+        let plausible = head != 0 && number < count && (form.is_publish(head) || !cut);
         match read_publish(form, data, at, publish_head) {
             Ok((publish, repaired)) if plausible && (form.is_publish(head) || publish.message.is_some()) => {
                 let end = publish.end;
