@@ -400,6 +400,7 @@ class RabbitLog(Log):
             self._check()
             if not self.read_only:
                 self.sync()
+            _ = self.kernel  # tells how far there is something to see
             return plan_segments(self, self._visible, predicate or Predicate())
 
     # Life

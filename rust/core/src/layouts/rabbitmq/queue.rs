@@ -398,7 +398,11 @@ impl QueueIndex {
         self.ids.1 = self.ids.1.wrapping_add(1);
         let mut id = [0; 16];
         id[..8].copy_from_slice(&self.ids.0.to_be_bytes());
-        id[8..].copy_from_slice(&self.ids.1.to_be_bytes());
+        // Mixed, so that no two ids are a flipped bit apart.
+        let mut low = self.ids.1;
+        low = (low ^ (low >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        low = (low ^ (low >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        id[8..].copy_from_slice(&(low ^ (low >> 31)).to_be_bytes());
         id
     }
 

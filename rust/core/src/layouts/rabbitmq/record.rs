@@ -19,6 +19,8 @@ const REST_BYTES: usize = ID_BYTES + 8 + 4 + 4;
 pub const REL_MAX: u64 = 1 << 14;
 /// What a disk writes wholly or not at all.
 const SECTOR_BYTES: usize = 512;
+/// Nobody has counted that far.
+const PLAUSIBLE_SEQ: u64 = 1 << 48;
 const SEQ_MASK: u64 = (1 << 62) - 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,12 +181,18 @@ fn read_publish(form: Form, data: &[u8], at: usize, head: u64) -> Read {
     }
     let end = body.checked_add(embedded).filter(|end| *end <= data.len());
     match Message::parse(data, body) {
-        Some(message) if message.id == publish.id || (Some(message.end) == end && nearly(&message.id, &publish.id)) => {
+        Some(mut message)
+            if message.id == publish.id || (Some(message.end) == end && nearly(&message.id, &publish.id)) =>
+        {
             let mut repaired = None;
             if message.id != publish.id {
                 (publish.id, repaired) = (message.id, Some("the id differs from the message's own in one bit"));
             } else if Some(message.end) != end {
                 repaired = Some("the length of the message disagrees with the message itself");
+                // What follows tells which of the two is right.
+                if let Some(end) = end.filter(|end| form.delivered_at(data, *end, number)) {
+                    message.end = end;
+                }
             } else if message.body_len != u64::from(publish.size) {
                 (publish.size, repaired) = (message.body_len as u32, Some("the size disagrees with the body"));
             }
@@ -229,6 +237,15 @@ fn is_stored(form: Form, data: &[u8], at: usize, head: u64) -> bool {
         && form.delivered_at(data, body, head & form.mask())
 }
 
+/// A flipped type bit makes a publish look like one of the short records; `head` is how it should be.
+fn is_disguised(form: Form, data: &[u8], at: usize, head: u64) -> bool {
+    let embedded = data.get(at + form.fixed_bytes()..).is_some_and(|rest| rest.starts_with(&MARK));
+    if embedded {
+        return matches!(read_publish(form, data, at, head), Ok((_, None)));
+    }
+    is_stored(form, data, at, head)
+}
+
 fn resync(form: Form, data: &[u8], from: usize) -> usize {
     (from..data.len()).find(|at| is_sure(form, data, *at)).unwrap_or(data.len())
 }
@@ -261,10 +278,7 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
             break;
         };
         let sequence = head & SEQ_MASK;
-        // A flipped type bit makes a publish look like one of the short records.
-        let disguised = !form.is_publish(head)
-            && data.get(at + form.fixed_bytes()..).is_some_and(|rest| rest.starts_with(&MARK))
-            && matches!(read_publish(form, data, at, sequence), Ok((_, None)));
+        let disguised = !form.is_publish(head) && is_disguised(form, data, at, sequence);
         let cut = touches_hole(data, at, 8);
         if !form.is_publish(head) && !disguised && !cut {
             tell(if form.kind(head) == 2 { Action::Deliver(sequence) } else { Action::Ack(sequence) });
@@ -274,13 +288,16 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
         let zeros = data[at..(at + form.fixed_bytes()).min(data.len())].iter().all(|byte| *byte == 0);
         let (head, cut) = (if disguised { sequence } else { head }, cut && !form.is_publish(head));
         match read_publish(form, data, at, head) {
-            Ok((mut publish, repaired)) if !zeros && !cut => {
+            Ok((mut publish, repaired)) if !zeros && !cut && last != Some(publish.number) => {
                 let mut repaired = repaired.or(disguised.then_some("the type of the record"));
                 let follows =
                     form.head(data, publish.end).filter(|head| form.kind(*head) == 2).map(|head| head & SEQ_MASK);
                 if let Some(delivered) = follows.filter(|delivered| one_bit(*delivered, publish.number)) {
                     repaired = Some("publish and deliver differ in one bit of the sequence");
-                    if last.is_some_and(|last| delivered == last + 1) {
+                    let next = form.head(data, publish.end + 8).filter(|head| form.is_publish(*head));
+                    let next = next.map(|head| head & SEQ_MASK);
+                    let fits = |number: u64| last.is_some_and(|last| last + 1 == number) || next == Some(number + 1);
+                    if fits(delivered) && !fits(publish.number) {
                         publish.number = delivered;
                     }
                 }
@@ -297,7 +314,8 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
                 at = end;
             }
             _ => {
-                let next = resync(form, data, at + 1);
+                let skip = shorts_follow(form, data, at + 8, |head| (head & SEQ_MASK) < PLAUSIBLE_SEQ);
+                let next = if skip && !touches_hole(data, at, 8) { at + 8 } else { resync(form, data, at + 1) };
                 findings.push(gap(data, at, next));
                 at = next;
             }
@@ -306,12 +324,36 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
     findings
 }
 
+/// Whether short records follow, up to the end or to a sure publish: then only the one before them is damaged.
+fn shorts_follow(form: Form, data: &[u8], from: usize, plausible: impl Fn(u64) -> bool) -> bool {
+    let mut at = from;
+    while at < data.len() && !is_sure(form, data, at) {
+        match form.head(data, at) {
+            Some(head) if !form.is_publish(head) && form.kind(head) != 0 && plausible(head) => at += form.head_bytes(),
+            _ => return false,
+        }
+    }
+    at <= data.len()
+}
+
+/// The number that the deliver behind a publish says, if it differs in one bit and fits its neighbours better:
+/// entries lie in descending order.
+fn own_number(data: &[u8], publish: &Publish, last: Option<u64>, count: u64) -> Option<u64> {
+    let form = Form::Segment;
+    let head = form.head(data, publish.end).filter(|head| form.kind(*head) == 1)?;
+    let delivered = Some(head & form.mask()).filter(|own| *own < count && one_bit(*own, publish.number))?;
+    let next = form.head(data, publish.end + 2).filter(|head| form.is_publish(*head)).map(|head| head & form.mask());
+    let fits = |number: u64| last == Some(number + 1) || next.is_some_and(|next| next + 1 == number);
+    (fits(delivered) && !fits(publish.number)).then_some(delivered)
+}
+
 /// Every action in a segment file of `count` entries.
 pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Vec<Finding> {
     let form = Form::Segment;
     let mut seen = vec![0u8; count as usize]; // 1 published, 2 delivered, 3 acked
     let (mut at, mut findings) = (0, Vec::new());
     let (mut newest, mut paired, mut unpaired) = (None::<u64>, 0u32, 0u32);
+    let mut last = None::<u64>;
     while at < data.len() {
         let head = form.head(data, at).unwrap_or(0);
         let number = head & form.mask();
@@ -340,7 +382,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
                 at += 2;
                 continue;
             }
-            let disguised = data.get(at + form.fixed_bytes()..).is_some_and(|rest| rest.starts_with(&MARK));
+            let disguised = is_disguised(form, data, at, 0xC000 | number);
             if !disguised {
                 let text = format!("rel-only record for {number}, which is not there or acked already");
                 findings.push(Finding::new("bad-record", at, 2, text));
@@ -355,9 +397,17 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
         let publish_head = if form.is_publish(head) { head } else { 0xC000 | number };
         let plausible = head != 0 && number < count && (form.is_publish(head) || !cut);
         match read_publish(form, data, at, publish_head) {
-            Ok((publish, repaired)) if plausible && (form.is_publish(head) || publish.message.is_some()) => {
+            Ok((mut publish, repaired))
+                if plausible && (form.is_publish(head) || is_disguised(form, data, at, publish_head)) =>
+            {
                 let end = publish.end;
-                let repaired = repaired.or((!form.is_publish(head)).then_some("the type of the record"));
+                let mut repaired = repaired.or((!form.is_publish(head)).then_some("the type of the record"));
+                if let Some(own) = own_number(data, &publish, last, count) {
+                    repaired = Some("publish and deliver differ in one bit of the entry's number");
+                    publish.number = own;
+                }
+                let number = publish.number;
+                last = Some(number);
                 if let Some(what) = repaired {
                     findings.push(Finding::new("repaired", at, end - at, what).about(number));
                 }
@@ -383,7 +433,10 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
                 at = end;
             }
             _ => {
-                let next = resync(form, data, at + 1);
+                let known =
+                    |head: u64| seen.get((head & form.mask()) as usize).is_some_and(|seen| (1..3).contains(seen));
+                let skip = !touches_hole(data, at, 2) && shorts_follow(form, data, at + 2, known);
+                let next = if skip { at + 2 } else { resync(form, data, at + 1) };
                 findings.push(gap(data, at, next));
                 at = next;
             }

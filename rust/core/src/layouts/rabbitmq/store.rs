@@ -41,6 +41,8 @@ pub fn put_record(out: &mut Vec<u8>, id: &MessageId, term: impl FnOnce(&mut Vec<
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     pub id: MessageId,
+    /// The message's own idea of its id, if that is another.
+    pub alias: Option<MessageId>,
     pub offset: u64,
     pub total: u32,
     /// RabbitMQ's own scanner stops before it.
@@ -52,11 +54,12 @@ pub fn walk_store(data: &[u8], mut tell: impl FnMut(Place)) -> Vec<Finding> {
     let (mut at, mut hidden, mut findings) = (0, false, Vec::new());
     while at < data.len() {
         let record = sound_at(data, at);
-        if let Some((total, id, repaired)) = record {
+        if let Some((total, id, inner, repaired)) = record {
             if let Some(what) = repaired {
                 findings.push(Finding::new("repaired", at, total, what));
             }
-            tell(Place { id, offset: at as u64, total: total as u32, hidden: hidden || repaired.is_some() });
+            let alias = (inner != id).then_some(inner);
+            tell(Place { id, alias, offset: at as u64, total: total as u32, hidden: hidden || repaired.is_some() });
             hidden |= repaired.is_some();
             at += total;
             continue;
@@ -72,8 +75,8 @@ pub fn walk_store(data: &[u8], mut tell: impl FnMut(Place)) -> Vec<Finding> {
     findings
 }
 
-/// (bytes, id, what was put right) of the record at `at`.
-fn sound_at(data: &[u8], at: usize) -> Option<(usize, MessageId, Option<&'static str>)> {
+/// (bytes, id, the message's own id, what was put right) of the record at `at`.
+fn sound_at(data: &[u8], at: usize) -> Option<(usize, MessageId, MessageId, Option<&'static str>)> {
     let head: [u8; 8] = data.get(at..at + SIZE_BYTES)?.try_into().ok()?;
     let id: MessageId = data.get(at + SIZE_BYTES..at + TERM_AT)?.try_into().ok()?;
     let size = u64::from_be_bytes(head);
@@ -84,11 +87,11 @@ fn sound_at(data: &[u8], at: usize) -> Option<(usize, MessageId, Option<&'static
     }
     let agree = [message.id == id, size == (total - AROUND) as u64, data[message.end] == END_MARK];
     match agree {
-        [true, true, true] => Some((total, id, None)),
+        [true, true, true] => Some((total, id, id, None)),
         // One of the three may be damaged: the term itself says how it is.
-        [false, true, true] => Some((total, message.id, Some("the id differs from the message's own"))),
-        [true, false, true] => Some((total, id, Some("the size disagrees with the message"))),
-        [true, true, false] => Some((total, id, Some("the end mark is not 255"))),
+        [false, true, true] => Some((total, id, message.id, Some("the id differs from the message's own"))),
+        [true, false, true] => Some((total, id, id, Some("the size disagrees with the message"))),
+        [true, true, false] => Some((total, id, id, Some("the end mark is not 255"))),
         _ => None,
     }
 }
@@ -96,7 +99,7 @@ fn sound_at(data: &[u8], at: usize) -> Option<(usize, MessageId, Option<&'static
 fn resync(data: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some(found) = data.get(at + TERM_AT..).and_then(|rest| memchr::memmem::find(rest, &MARK)) {
-        if matches!(sound_at(data, at + found), Some((_, _, None))) {
+        if matches!(sound_at(data, at + found), Some((_, _, _, None))) {
             return at + found;
         }
         at += found + 1;
@@ -185,9 +188,11 @@ impl MessageStore {
                 references: 0,
                 hidden: place.hidden || file.kind != FileKind::Rdq,
             };
-            let known = index.entry(place.id).or_insert(fresh);
-            if known.hidden && !fresh.hidden {
-                *known = fresh;
+            for id in std::iter::once(place.id).chain(place.alias) {
+                let known = index.entry(id).or_insert(fresh);
+                if known.hidden && !fresh.hidden {
+                    *known = fresh;
+                }
             }
         });
         self.files.insert(file, state);
@@ -299,7 +304,9 @@ impl MessageStore {
         };
         let bytes = handle.read_at(location.offset, location.total as usize)?;
         match sound_at(&bytes, 0) {
-            Some((total, found, _)) if found == *id && total == location.total as usize => Ok(bytes),
+            Some((total, outer, inner, _)) if (outer == *id || inner == *id) && total == location.total as usize => {
+                Ok(bytes)
+            }
             _ => {
                 let id = id.iter().map(|byte| format!("{byte:02x}")).collect();
                 Err(StoreError::Moved { path, offset: location.offset, id })
