@@ -8,15 +8,18 @@ import os
 import platform
 from pathlib import Path
 
-from bench import reopen, store
+from bench import rabbitmq, reopen, store
 
-ALL = store.ALL | reopen.ALL
+ALL = store.ALL | reopen.ALL | rabbitmq.ALL
 SIZES = {
     "append-interval": 3_000_000,
     "append-sync": 500_000,
     "read": 2_000_000,
     "load": 100_000,
     "arrow": 1_000_000,
+    "rabbit-append": 1_000_000,
+    "rabbit-scan": 1_000_000,
+    "rabbit-idle": 1_000_000,
 }
 LARGE = 5_000_000
 

@@ -181,8 +181,23 @@ if [ "$1" = --version ]; then echo "rabbitmq-server {version}"; exec erl -noshel
 exec "$root/usr/lib/rabbitmq/lib/rabbitmq_server-{version}/sbin/${{HEADRACE_RABBIT_TOOL:-rabbitmq-server}}" "$@"
 """
 ERLANG = (
-    *("erlang-base", "erlang-asn1", "erlang-crypto", "erlang-public-key", "erlang-mnesia", "erlang-runtime-tools"),
-    *("erlang-ssl", "erlang-eldap", "erlang-ftp", "erlang-tftp", "erlang-inets", "erlang-snmp", "erlang-os-mon"),
+    *(
+        "erlang-base",
+        "erlang-asn1",
+        "erlang-crypto",
+        "erlang-public-key",
+        "erlang-mnesia",
+        "erlang-runtime-tools",
+    ),
+    *(
+        "erlang-ssl",
+        "erlang-eldap",
+        "erlang-ftp",
+        "erlang-tftp",
+        "erlang-inets",
+        "erlang-snmp",
+        "erlang-os-mon",
+    ),
     *("erlang-parsetools", "erlang-syntax-tools", "erlang-tools", "erlang-xmerl"),
 )
 

@@ -11,6 +11,7 @@
 
 mod mutate;
 mod protocol;
+mod rabbitmq;
 mod targets;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -19,7 +19,7 @@ use headrace_core::layouts::jetstream::seqset::SeqSet;
 use headrace_core::layouts::jetstream::varint::Reader;
 use headrace_core::subjects::Filter;
 
-use crate::protocol;
+use crate::{protocol, rabbitmq};
 
 pub struct Target {
     pub name: &'static str,
@@ -36,6 +36,7 @@ pub const ALL: &[Target] = &[
     Target { name: "archive", run: decode_archive },
     Target { name: "s2", run: decompress },
     Target { name: "open", run: open_store },
+    Target { name: "rabbitmq", run: rabbitmq::read_files },
     Target { name: "wire", run: protocol::parse_wire },
     Target { name: "exchange", run: protocol::drive_exchange },
 ];
@@ -194,6 +195,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
     let all = ReadLimits { msgs: 1000, bytes: usize::MAX, filters: &[], below: u64::MAX };
     let messages = log.read(0, &all).expect("a sound block");
     let mut corpus = vec![
+        rabbitmq::sample(),
         [&guard[..], &block].concat(),
         compress_block(&block),
         compress::s2_compress_stream(&block),

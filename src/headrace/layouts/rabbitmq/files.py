@@ -36,7 +36,7 @@ SMALL_BYTES_MAX = 1 << 16
 JOURNAL_BYTES_MAX = 2 << 30
 STOPPED_CLEAN = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
 _CONFIG_COUNT = re.compile(rb"^\s*\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.", re.MULTILINE)
-_NUMBERED = re.compile(r"^(0|[1-9][0-9]{0,18})\.(idx|rdq|rdt)$")
+_NUMBERED = re.compile(r"^(0|[1-9][0-9]{0,14})\.(idx|rdq|rdt)$")
 
 
 def numbered(disk: Disk, directory: str, suffix: str) -> dict[int, int]:

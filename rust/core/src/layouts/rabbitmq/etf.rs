@@ -180,27 +180,21 @@ impl<'a> Reader<'a> {
         if depth > DEPTH_MAX {
             return None;
         }
-        let tag = self.byte()?;
-        let elements = match tag {
+        let count = match self.byte()? {
             SMALL_INT => return self.take(1).map(drop),
             INT => return self.take(4).map(drop),
             FLOAT => return self.take(8).map(drop),
             OLD_FLOAT => return self.take(OLD_FLOAT_BYTES).map(drop),
             NIL => return Some(()),
-            ATOM | ATOM_UTF8 | STRING => self.u16().and_then(|length| self.take(length)).map(drop)?,
-            SMALL_ATOM | SMALL_ATOM_UTF8 => self.byte().and_then(|length| self.take(length.into())).map(drop)?,
-            BINARY => self.u32().and_then(|length| self.take(length)).map(drop)?,
-            SMALL_BIG => self.byte().and_then(|length| self.take(length as usize + 1)).map(drop)?,
-            LARGE_BIG => self.u32().and_then(|length| self.take(length.checked_add(1)?)).map(drop)?,
-            _ => (),
-        };
-        let () = elements;
-        let count = match tag {
+            ATOM | ATOM_UTF8 | STRING => return self.u16().and_then(|length| self.take(length)).map(drop),
+            SMALL_ATOM | SMALL_ATOM_UTF8 => return self.byte().and_then(|length| self.take(length.into())).map(drop),
+            BINARY => return self.u32().and_then(|length| self.take(length)).map(drop),
+            SMALL_BIG => return self.byte().and_then(|length| self.take(length as usize + 1)).map(drop),
+            LARGE_BIG => return self.u32().and_then(|length| self.take(length.checked_add(1)?)).map(drop),
             SMALL_TUPLE => self.byte()? as usize,
             LARGE_TUPLE => self.u32()?,
             LIST => self.u32()?.checked_add(1)?,
             MAP => self.u32()?.checked_mul(2)?,
-            ATOM | ATOM_UTF8 | STRING | SMALL_ATOM | SMALL_ATOM_UTF8 | BINARY | SMALL_BIG | LARGE_BIG => 0,
             _ => return None,
         };
         if count > self.data.len() - self.at {

@@ -60,6 +60,8 @@ const KEY_BYTES_MAX: usize = 255;
 const NO_OFFSET: u32 = u32::MAX;
 /// A sequence this far above every publish is a damaged number, not one that was given out.
 const PLAUSIBLE_AHEAD: u64 = 1 << 20;
+/// So many entries at most are laid out because a journal names them: 6 bytes each.
+const ENTRIES_MAX: u64 = 1 << 27;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum QueueError {
@@ -283,6 +285,12 @@ impl QueueIndex {
                 Action::Publish(publish) if publish.number < u64::MAX >> 2 => {
                     self.dirty += 1;
                     let sequence = publish.number;
+                    let fresh = !self.segments.contains_key(&(sequence / self.count));
+                    if fresh && self.segments.len() as u64 * self.count > ENTRIES_MAX {
+                        let text = "a publish far from all others; the map would grow too large";
+                        findings.push(Finding::new("bad-record", publish.offset, 0, text).about(sequence));
+                        continue;
+                    }
                     let (rel, segment) = self.entry(sequence);
                     if segment.states[rel] & (P | TWICE) != 0 {
                         let text = "a second publish with the same sequence; the first is used";
