@@ -49,7 +49,8 @@ def test_both_ways(tmp_path: Path) -> None:
         assert in_queue(server.data_dir, "q1") == theirs[3:]
         ours = bodies("ours", 50)
         with RabbitVolume(str(server.data_dir), mode="rw", options=options) as volume:
-            one, two = volume.open("q1"), volume.create("q2")
+            one = volume.open("q1")
+            volume.create("q2")
             volume.commit([one.append(headrace.batch("q1", ours))])
             volume.commit([one.remove([4, 5, 6])])
             volume.commit(volume.publish(headrace.batch("fan", [b"fan" * LARGE, b"fan"]), ["q1", "q2"]))

@@ -280,8 +280,9 @@ def test_interval_mode_answers_before_the_disk() -> None:
     disk = Disk.memory()
     volume = open_volume(disk, durability="interval")
     log = volume.create("q")
+    put(volume, log, [b"first"])
     before = disk.sync_points()
-    volume.commit([log.append(headrace.batch("q", [b"x"]))])
-    assert disk.sync_points() == before and [r.data for r in log] == [b"x"]
+    put(volume, log, [b"x"])
+    assert disk.sync_points() == before and [r.data for r in log] == [b"first", b"x"]
     log.sync()
-    assert open_volume(disk.crash(0, "none")).open("q").state().messages == 1
+    assert open_volume(disk.crash(0, "none")).open("q").state().messages == 2

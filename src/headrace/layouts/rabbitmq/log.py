@@ -47,6 +47,8 @@ class RabbitLog(Log):
         self._closed = False
         self._group = GroupCommit(name, lambda: self._mark, self._sync)
         self.used_ns = self.dirty_ns = 0
+        self.recovered = vhost.read_only
+        """False while, and if, opening for writing failed: then nothing is written."""
         self.next_deliver = 0
 
     # The map
@@ -93,6 +95,8 @@ class RabbitLog(Log):
         """From recovery: a map that was loaded and repaired."""
         kernel.raise_next(next_seq)
         self._kernel, self._journal_bytes = kernel, journal_bytes
+        self._renamed = True  # what an earlier life renamed may not be on disk
+        self.recovered = True
         self._take(kernel)
 
     def note_missing(self, sequences: list[int]) -> None:
@@ -110,6 +114,8 @@ class RabbitLog(Log):
             raise StoreClosed(f"{self.name} was closed; open it again")
         if writing and self.read_only:
             raise ReadOnly(f"{self.name} was opened for reading; open the volume with mode='rw'")
+        if writing and not self.recovered:
+            raise DiskFault(f"{self.name}: could not be recovered for writing; open the volume again")
         if writing and self._group.poisoned is not None:
             raise StorePoisoned(f"{self.name}: a sync failed ({self._group.poisoned}); open the volume again")
 
@@ -258,7 +264,7 @@ class RabbitLog(Log):
     def flush(self) -> None:
         """Journal into segments. Afterwards the journal is empty and everything is on disk."""
         with self.lock:
-            if self._kernel is None or self.read_only:
+            if self._kernel is None or self.read_only or not self.recovered:
                 return
             if self._group.poisoned is not None:
                 raise StorePoisoned(
@@ -310,7 +316,8 @@ class RabbitLog(Log):
         """By an empty file under the same name: after a power cut there is the old journal, whole, or the new one."""
         if self._journal_bytes:
             fresh = f"{self.directory}/{files.FRESH_JOURNAL}"
-            self.disk.open(fresh, "write")
+            files.try_remove(self.disk, fresh)  # left by a crash, it may hold old records
+            self.disk.open(fresh, "create_new")
             self.vhost.handles.drop(self.journal_path)
             self.disk.rename(fresh, self.journal_path)
             self._journal_bytes, self._renamed = 0, True

@@ -54,6 +54,9 @@ def recover(log: RabbitLog) -> None:
         following = -(-following // count) * count
     log.adopt(kernel, following, len(journal))
     if journal:
+        # A flush may have been cut short by the end of its process: what it wrote is readable, not yet on disk.
+        for number in files.numbered(disk, log.directory, "idx"):
+            disk.open(f"{log.directory}/{number}.idx", "write").sync_data()
         log.flush()
 
 

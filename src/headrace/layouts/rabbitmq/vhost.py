@@ -176,19 +176,19 @@ class Vhost:
         with self._mutex:
             awake = list(self._awake.values())
         for log in awake:
-            if self.durability == "interval" and log.unsynced:
-                if now_ns - log.dirty_ns >= self.options.queue_sync_interval * MS:
-                    log.sync()
-                    log.dirty_ns = now_ns
+            due = now_ns - log.dirty_ns >= self.options.queue_sync_interval * MS
+            if self.durability == "interval" and log.unsynced and due:
+                log.sync()
+                log.dirty_ns = now_ns
             if now_ns - log.used_ns >= self.options.queue_hibernate_after * MS:
                 log.sleep()
                 with self._mutex:
                     if now_ns - log.used_ns >= self.options.queue_hibernate_after * MS:
                         self._awake.pop(log.name, None)
-        if self.store.dirty and self.durability == "interval":
-            if now_ns - self._store_synced_ns >= self.options.msg_store_sync_interval * MS:
-                self.store.sync()
-                self._store_synced_ns = now_ns
+        due = now_ns - self._store_synced_ns >= self.options.msg_store_sync_interval * MS
+        if self.durability == "interval" and self.store.dirty and due:
+            self.store.sync()
+            self._store_synced_ns = now_ns
         self.collect()
 
     def collect(self) -> int:

@@ -9,6 +9,7 @@
 //! ```
 //! Reading never allocates by a length from the file and never goes deeper than `DEPTH_MAX`.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::MessageId;
@@ -355,6 +356,18 @@ impl Message {
             out.extend_from_slice(&data[span]);
         }
     }
+}
+
+/// A message's bytes as they should be: where the last atom's length is damaged, it is put right.
+pub fn straight(term: &[u8]) -> Cow<'_, [u8]> {
+    let ends = |term: &[u8]| Message::parse(term, 0).is_some_and(|message| message.end == term.len());
+    if ends(term) || term.len() < TO_END.len() {
+        return Cow::Borrowed(term);
+    }
+    let mut patched = term.to_vec();
+    let at = patched.len() - TO_END.len();
+    patched[at..].copy_from_slice(TO_END);
+    if ends(&patched) { Cow::Owned(patched) } else { Cow::Borrowed(term) }
 }
 
 /// What a new message is made of.

@@ -4,12 +4,15 @@
 //! etf     the Erlang terms that occur here: read with limits, written as OTP 25 does
 //! props   the AMQP property block: its end, its time, its fields as text; made from what other layouts have
 //! record  journal.jif and N.idx: one definition of each record, tolerant walkers
-//! queue   one queue in memory: the segment map with publish, deliver and ack actions; what a flush writes
+//! queue   one queue in memory: the segment map with publish, deliver and ack actions
+//! change  staging and applying publishes, delivers, acks        flush   what the segment files lack
 //! read    a queue's messages as batches
 //! store   N.rdq: where each message lies, how often it is referenced, what a merge keeps
 //! ```
 
+pub mod change;
 pub mod etf;
+pub mod flush;
 pub mod props;
 pub mod queue;
 pub mod read;

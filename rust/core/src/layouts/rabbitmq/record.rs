@@ -287,20 +287,17 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
         }
         let zeros = data[at..(at + form.fixed_bytes()).min(data.len())].iter().all(|byte| *byte == 0);
         let (head, cut) = (if disguised { sequence } else { head }, cut && !form.is_publish(head));
-        match read_publish(form, data, at, head) {
-            Ok((mut publish, repaired)) if !zeros && !cut && last != Some(publish.number) => {
-                let mut repaired = repaired.or(disguised.then_some("the type of the record"));
-                let follows =
-                    form.head(data, publish.end).filter(|head| form.kind(*head) == 2).map(|head| head & SEQ_MASK);
-                if let Some(delivered) = follows.filter(|delivered| one_bit(*delivered, publish.number)) {
-                    repaired = Some("publish and deliver differ in one bit of the sequence");
-                    let next = form.head(data, publish.end + 8).filter(|head| form.is_publish(*head));
-                    let next = next.map(|head| head & SEQ_MASK);
-                    let fits = |number: u64| last.is_some_and(|last| last + 1 == number) || next == Some(number + 1);
-                    if fits(delivered) && !fits(publish.number) {
-                        publish.number = delivered;
-                    }
-                }
+        let mut read = read_publish(form, data, at, head);
+        if let Ok((publish, repaired)) = &mut read {
+            *repaired = repaired.or(disguised.then_some("the type of the record"));
+            if let Some(own) = own_sequence(data, publish, last) {
+                *repaired = Some("publish and deliver differ in one bit of the sequence");
+                publish.number = own;
+            }
+        }
+        match read {
+            // The same sequence again is a deliver with a flipped type.
+            Ok((publish, repaired)) if !zeros && !cut && last != Some(publish.number) => {
                 if let Some(what) = repaired {
                     findings.push(Finding::new("repaired", at, publish.end - at, what).about(publish.number));
                 }
@@ -322,6 +319,16 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The sequence of a publish whose deliver differs from it in one bit: the one that fits its neighbours.
+fn own_sequence(data: &[u8], publish: &Publish, last: Option<u64>) -> Option<u64> {
+    let form = Form::Journal;
+    let head = form.head(data, publish.end).filter(|head| form.kind(*head) == 2)?;
+    let delivered = Some(head & SEQ_MASK).filter(|delivered| one_bit(*delivered, publish.number))?;
+    let next = form.head(data, publish.end + 8).filter(|head| form.is_publish(*head)).map(|head| head & SEQ_MASK);
+    let fits = |number: u64| last.is_some_and(|last| last + 1 == number) || next == Some(number + 1);
+    Some(if fits(delivered) && !fits(publish.number) { delivered } else { publish.number })
 }
 
 /// Whether short records follow, up to the end or to a sure publish: then only the one before them is damaged.
