@@ -45,23 +45,23 @@ pub struct Found {
 
 struct Parts<'a> {
     block: std::borrow::Cow<'a, [u8]>,
-    plain: bool,
     facts: Facts,
     envelope: Envelope<'a>,
 }
 
 fn parts<'a>(data: &'a [u8], message: &Message, expiry_us: u64) -> Option<Parts<'a>> {
-    let (block, plain) = match &message.properties {
-        Properties::Block(span) => (std::borrow::Cow::Borrowed(&data[span.clone()]), true),
-        Properties::Decoded(span) => (std::borrow::Cow::Owned(props::encode_decoded(&data[span.clone()])?), false),
+    let block = match &message.properties {
+        Properties::Block(span) => std::borrow::Cow::Borrowed(&data[span.clone()]),
+        Properties::Decoded(span) => std::borrow::Cow::Owned(props::encode_decoded(&data[span.clone()])?),
     };
-    let facts = Block::parse(&block)?.facts(&block);
+    let parsed = Block::parse(&block).filter(|parsed| parsed.end == block.len())?;
+    let facts = parsed.facts(&block);
     let envelope = Envelope {
         exchange: &data[message.exchange.clone()],
         keys: if message.more_keys.0 == 0 { Vec::new() } else { message.more_keys(data) },
         expiry_us,
     };
-    Some(Parts { block, plain, facts, envelope })
+    Some(Parts { block, facts, envelope })
 }
 
 fn span(offset: usize, len: usize) -> Span {
@@ -100,9 +100,6 @@ fn entry_with_copies(data: &mut Vec<u8>, sequence: u64, publish: &Publish, messa
     let facts = {
         let parts = parts(data, message, publish.expiry_us)?;
         headers.extend_from_slice(&parts.block);
-        if parts.plain && Block::parse(&headers)?.end != headers.len() {
-            return None;
-        }
         if !parts.envelope.is_empty() {
             parts.envelope.write(&mut headers);
         }
