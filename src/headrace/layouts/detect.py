@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from headrace._core import Disk
-from headrace.errors import BadInput, NotFound
+from headrace.errors import BadInput, NotFound, UnknownFormat
 from headrace.layouts.base import Volume
-from headrace.layouts.jetstream.volume import JetStreamVolume, looks_like_jetstream, unknown
+from headrace.layouts.jetstream.volume import JetStreamVolume, looks_like_jetstream
 from headrace.layouts.room import Room
 
 JETSTREAM = "jetstream"
@@ -64,7 +64,13 @@ def detect(path: str, disk: Disk | None = None) -> str:
     for layout in ROOMS:
         if room(layout).recognises(on, path):
             return layout
-    raise unknown(path)
+    raise UnknownFormat(
+        path,
+        0,
+        "files of no product that Headrace knows",
+        f"a directory of {', '.join(PRODUCTS.values())}",
+        "give the directory that holds `jetstream`, or the product's data directory",
+    )
 
 
 def open_volume(

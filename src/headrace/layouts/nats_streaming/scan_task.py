@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from headrace.errors import KeyNeeded
@@ -67,7 +68,7 @@ def plan_slices(channel: Channel, want: Predicate, key: bytes | None) -> list[Sc
     tasks: list[ScanTask] = []
     with channel.lock:
         slices = [found for found in channel.slices if found.indexed and found.last >= channel.first]
-        for found, later in zip(slices, [*slices[1:], None], strict=True):
+        for found, later in zip_longest(slices, slices[1:]):
             following = later.first if later else channel.next
             first, below = max(found.first, channel.first), min(found.last + 1, following)
             after = want.first is not None and below <= want.first
