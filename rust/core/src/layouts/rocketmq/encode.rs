@@ -106,7 +106,7 @@ fn one(
         let start = out.bytes.len();
         out.bytes.extend_from_slice(&(left as u32).to_be_bytes());
         out.bytes.extend_from_slice(&MAGIC_BLANK.to_be_bytes());
-        out.piece(start);
+        out.piece(start, rules.file_bytes);
         out.next_address += left;
     }
     let (address, start) = (out.next_address, out.bytes.len());
@@ -143,7 +143,7 @@ fn one(
     for key in value_of(properties, b"KEYS").unwrap_or(&[]).split(|b| *b == b' ').filter(|key| !key.is_empty()) {
         out.keys.push(([rules.topic, b"#", key].concat(), address as i64, store_ms));
     }
-    out.piece(start);
+    out.piece(start, rules.file_bytes);
     out.next_address += size as u64;
     out.last_store_ms = store_ms;
     Ok(size)
@@ -151,10 +151,12 @@ fn one(
 
 impl Encoded {
     /// Bytes from `start` on go to `next_address`; they join the piece before when they follow it in the same file.
-    fn piece(&mut self, start: usize) {
+    fn piece(&mut self, start: usize, file_bytes: u64) {
         let len = self.bytes.len() - start;
+        let next = self.next_address;
+        let same_file = |piece: &Piece| piece.address / file_bytes == next / file_bytes;
         match self.pieces.last_mut() {
-            Some(last) if last.address + last.len as u64 == self.next_address && last.at + last.len == start => {
+            Some(last) if last.address + last.len as u64 == next && last.at + last.len == start && same_file(last) => {
                 last.len += len;
             }
             _ => self.pieces.push(Piece { address: self.next_address, at: start, len }),
