@@ -279,7 +279,8 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
         };
         let sequence = head & SEQ_MASK;
         let disguised = !form.is_publish(head) && is_disguised(form, data, at, sequence);
-        let cut = touches_hole(data, at, 8);
+        // A deliver that says the number of the publish before it is whole, also where its zeros begin a sector.
+        let cut = touches_hole(data, at, 8) && last != Some(sequence);
         if !form.is_publish(head) && !disguised && !cut {
             tell(if form.kind(head) == 2 { Action::Deliver(sequence) } else { Action::Ack(sequence) });
             at += form.head_bytes();
@@ -365,7 +366,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
         let head = form.head(data, at).unwrap_or(0);
         let number = head & form.mask();
         let before = newest.take();
-        let cut = touches_hole(data, at, 2);
+        let cut = touches_hole(data, at, 2) && before != Some(number);
         if form.kind(head) == 1 && !cut {
             let known = seen.get(number as usize).copied().unwrap_or(0);
             // Since 3.10 a publish is followed by its own deliver: another rel there is a flipped bit, not an ack.
