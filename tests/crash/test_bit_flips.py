@@ -81,7 +81,7 @@ def killed() -> tuple[Disk, Snapshot]:
     disk = Disk.memory()
     found = write_store(disk)
     left = without_reserve(disk)
-    left.remove_file(f"{STREAM_DIR}/msgs/index.db")
+    assert left.entry(f"{STREAM_DIR}/msgs/index.db") is None
     return left, found
 
 
