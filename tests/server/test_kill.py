@@ -67,7 +67,7 @@ async def consume(js: JetStreamContext, stream: str, said: Said) -> None:
     while True:
         try:
             got = await subscription.fetch(WINDOW, timeout=2)
-        except nats.errors.TimeoutError:
+        except TimeoutError:  # the client raises its own kind or the plain one, as the 408 comes
             continue
         for message in got:
             seq = message.metadata.sequence.stream
@@ -105,7 +105,7 @@ async def drain(js: JetStreamContext, stream: str, consumer: str) -> dict[int, b
     """Everything that a consumer gets."""
     subscription = await js.pull_subscribe_bind(consumer, stream)
     found: dict[int, bytes] = {}
-    with contextlib.suppress(nats.errors.TimeoutError):
+    with contextlib.suppress(TimeoutError):
         while True:
             for message in await subscription.fetch(500, timeout=0.5):
                 found[message.metadata.sequence.stream] = message.data
