@@ -136,7 +136,9 @@ def apply_limits(store: FileStreamStore) -> None:
 
 def settle_evictions(store: FileStreamStore) -> None:
     """Before a removal: limits evict without a trace in the blocks and are applied again at every start, but
-    with fewer messages they would then evict less. Tombstones, or the checkpoint, say how far they had come."""
+    with fewer messages they would then evict less. Tombstones, or the checkpoint, say how far they had come.
+
+    They are on disk before the removal is written: a torn write may keep its second half alone."""
     gone, many = store.log.evicted()
     if store.type() == "memory" or not (gone or many):
         return
@@ -146,6 +148,8 @@ def settle_evictions(store: FileStreamStore) -> None:
         else:
             store.with_reserve(lambda: store.log.write_tombstones([(seq, 0) for seq in gone]))
             store.log.settled()
+            if store.durability == "sync":
+                store.commit()
     except DiskFull:
         pass  # on a full disk people must be able to delete; that comes first
 

@@ -88,6 +88,7 @@ class NatsServer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._spin = Spin()
+        self._leaving = False
         self._listener = Listener(self, self.sockets) if self.sockets is not None else None
         if self.sockets is not None:
             self.loop.add_reader(self.sockets.fileno(), self._ready)
@@ -279,8 +280,10 @@ class NatsServer:
         """Something came. Serve it, and look for more as long as that pays."""
         assert self.sockets is not None
         ends = time.monotonic_ns() + SLICE_NS
+        self._leaving = False
         self._serve(self.sockets)
-        while self._spin.pays():
+        # Somebody who left must be off the exchange before the next message is routed.
+        while not self._leaving and self._spin.pays():
             if not self.sockets.look(LOOK_NS):
                 self._spin.miss()
                 return
@@ -288,6 +291,11 @@ class NatsServer:
             self._serve(self.sockets)
             if time.monotonic_ns() >= ends:
                 return
+
+    def left(self, client: Client) -> None:
+        """The socket is closed; the loop takes the client off the exchange, before it looks at sockets again."""
+        self._leaving = True
+        self.loop.call_soon(client.connection_lost, None)
 
     def _serve(self, sockets: Sockets) -> None:
         woken, told = sockets.pump(self.exchange, time.time_ns())

@@ -83,7 +83,7 @@ class SocketTransport(asyncio.Transport):
         self._over = True
         self._sockets.remove(self._slot)
         if self._client is not None:
-            self._server.loop.call_soon(self._client.connection_lost, None)
+            self._server.left(self._client)
 
 
 class Listener:
