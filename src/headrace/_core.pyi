@@ -1050,3 +1050,33 @@ def rabbit_check_store(data: bytes) -> tuple[list[_RabbitFinding], int]:
 
 def rabbit_rewritten_segment(data: bytes, number: int, entries: int, journal: bytes) -> tuple[bytes, bool]:
     """(the segment without what is unsound or contradicted by the journal, whether the journal contradicts)"""
+
+# Conversion between layouts
+
+def recast(
+    batch: Batch,
+    to: str,
+    keys: bool,
+    nulls: bool,
+    subject: bytes | None,
+    restore: bool,
+    carry: str,
+    usual: bytes,
+    subject_max: int,
+    shift: int,
+    time: int,
+) -> Batch:
+    """The same messages with the headers of another broker; what has no place there travels in headers of ours."""
+
+@final
+class Digest:
+    """One hash over the plain forms of many messages, in their order."""
+
+    def __new__(cls) -> Self: ...
+    def add(self, batch: Batch, parts: int, shift: int, time: int, tick: int) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def data_bytes(self) -> int: ...
+    @property
+    def value(self) -> int: ...

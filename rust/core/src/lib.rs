@@ -13,5 +13,6 @@ pub mod layouts;
 pub mod ledger;
 #[cfg(target_os = "linux")]
 pub mod net;
+pub mod recast;
 pub mod subjects;
 pub mod wire;

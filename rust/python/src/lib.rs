@@ -16,6 +16,7 @@ mod ledger;
 mod nats_streaming;
 mod net;
 mod rabbitmq;
+mod recast;
 mod rocketmq;
 
 #[pymodule]
@@ -34,5 +35,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     nats_streaming::register(module)?;
     net::register(module)?;
     rabbitmq::register(module)?;
+    recast::register(module)?;
     rocketmq::register(module)
 }

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import typer
 
 from headrace._core import __version__
-from headrace.cli import cat, inspect, salvage, serve, store, verify
+from headrace.cli import cat, convert, inspect, salvage, serve, store, verify
 from headrace.errors import HeadraceError
 
 EXIT_COULD_NOT = 2
@@ -53,6 +53,7 @@ app.command("inspect", epilog=EPILOG)(inspect.inspect)
 app.command("verify", epilog=EPILOG)(verify.verify)
 app.command("cat", epilog=EPILOG)(cat.cat)
 app.command("salvage", epilog=EPILOG)(salvage.salvage)
+app.command("convert", epilog=EPILOG)(convert.convert)
 app.add_typer(store.app, name="store", epilog=EPILOG)
 
 
