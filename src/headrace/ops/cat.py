@@ -10,13 +10,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from headrace._core import Batch, Disk, subject_filter_valid
 from headrace.errors import BadInput
 from headrace.layouts.base import Damage, Log, Predicate
 from headrace.layouts.jetstream.inspector import find_streams, survey
 from headrace.layouts.jetstream.rebuild import open_stream
 from headrace.layouts.jetstream.tail import Tail
 from headrace.layouts.room import Room
+from headrace.ops._kernels import Batch, Disk, subject_filter_valid
 from headrace.ops.plan import check_path, choose, room_at
 
 POLL_S = 0.2

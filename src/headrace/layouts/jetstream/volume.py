@@ -74,7 +74,7 @@ class JetStreamVolume(Volume):
         if durability not in ("sync", "interval"):
             raise BadInput(f"durability {durability!r}; known are 'sync' and 'interval'")
         self._disk = disk or Disk.real()
-        self.path = _base(path)
+        self.path = _base(self._disk, path)
         self.root = f"{self.path}/{ROOT}"
         self.durability: Durability = durability
         self.read_only, self._clock = mode == "r", clock
@@ -349,11 +349,13 @@ class JetStreamVolume(Volume):
             raise StoreClosed(f"{self.path} was closed; open it again")
 
 
-def _base(path: str) -> str:
-    """The directory that holds `jetstream`."""
+def _base(disk: Disk, path: str) -> str:
+    """The directory that holds `jetstream`. It may be called so itself; an account may as well."""
     base = os.path.realpath(path)  # a circle of links stays as it is: opening it says what is wrong
     if base.rsplit("/", 1)[-1] == ROOT:
-        base = base.rsplit("/", 1)[0]
+        inner = f"{base}/{ROOT}"
+        if disk.entry(inner) is None or disk.entry(f"{inner}/streams") is not None:
+            base = base.rsplit("/", 1)[0]
     return base
 
 
@@ -379,7 +381,7 @@ def _config(name: str, options: dict[str, Any]) -> StreamConfig:
 
 def looks_like_jetstream(disk: Disk, path: str) -> bool:
     """Whether a directory is (or holds) a JetStream store."""
-    return disk.entry(f"{_base(path)}/{ROOT}") is not None
+    return disk.entry(f"{_base(disk, path)}/{ROOT}") is not None
 
 
 def unknown(path: str) -> UnknownFormat:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace._core import Batch, Digest, Disk, recast
 from headrace.errors import BadInput, Damaged, NotFound
 from headrace.layouts.base import Damage, Log, LogState, Predicate, Volume
 from headrace.layouts.detect import LAYOUTS, PRODUCTS, detect
 from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.ops._kernels import Batch, Digest, Disk, recast
 from headrace.ops.conversion import mapping as names
 from headrace.ops.conversion.losses import Loss, losses
 from headrace.ops.conversion.readers import Carried, carry_readers
