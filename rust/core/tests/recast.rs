@@ -80,13 +80,7 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn name() -> impl Strategy<Value = String> {
-    prop_oneof![
-        "[A-Za-z-]{1,9}",
-        "[ -~]{0,6}",
-        ".{0,4}",
-        Just("KEYS".to_owned()),
-        Just("x-key".to_owned()),
-    ]
+    prop_oneof!["[A-Za-z-]{1,9}", "[ -~]{0,6}", ".{0,4}", Just("KEYS".to_owned()), Just("x-key".to_owned()),]
 }
 
 fn given() -> impl Strategy<Value = Given> {
@@ -151,7 +145,8 @@ proptest! {
 fn control_records_are_no_messages() {
     let mut builder = BatchBuilder::with_capacity(2, 0, HeaderCodec::Kafka);
     for flags in [flags::CONTROL, 0] {
-        let message = Message { position: 1, time: 1, subject: b"s", key: None, headers: None, data: Some(b"d"), flags };
+        let message =
+            Message { position: 1, time: 1, subject: b"s", key: None, headers: None, data: Some(b"d"), flags };
         builder.push(message).unwrap();
     }
     let batch = builder.finish();
