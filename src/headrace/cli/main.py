@@ -15,6 +15,7 @@ import typer
 
 from headrace._core import __version__
 from headrace.cli import cat, convert, inspect, salvage, serve, store, verify
+from headrace.cli.direct import direct
 from headrace.errors import HeadraceError
 
 EXIT_COULD_NOT = 2
@@ -68,7 +69,10 @@ def run(arguments: Sequence[str]) -> int:
         if arguments and arguments[0] == "serve":
             from headrace.server.config.flags import spell_out
 
-            arguments = ["serve", *spell_out(arguments[1:])]
+            words = spell_out(arguments[1:])
+            if (keywords := direct(serve.serve, words)) is not None:
+                return serve.serve(**keywords)
+            arguments = ["serve", *words]
         code = app(args=list(arguments), prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

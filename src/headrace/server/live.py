@@ -25,13 +25,12 @@ from headrace.server.view import (
     Totals,
     Traffic,
 )
-from headrace.streams.info import consumer_info, stream_info
-from headrace.streams.limits import ServerFacts as LimitFacts
 
 if TYPE_CHECKING:
     from headrace.server.nats.client import Client
     from headrace.server.nats.server import NatsServer
     from headrace.streams.account import JsAccount
+    from headrace.streams.limits import ServerFacts as LimitFacts
     from headrace.streams.service import Service
     from headrace.streams.stream import Stream
 
@@ -211,6 +210,8 @@ class LiveView:
         )
 
     def _stream(self, stream: Stream) -> StreamFacts:
+        from headrace.streams.info import stream_info
+
         assert self._service is not None
         return StreamFacts(
             stream.name,
@@ -247,5 +248,7 @@ class LiveView:
 
 
 def _consumer_infos(stream: Stream, facts: LimitFacts) -> list[dict[str, Any]]:
+    from headrace.streams.info import consumer_info
+
     infos = [consumer_info(consumer, facts) for consumer in stream.consumers.values()]
     return [{**info, "config": msgspec.json.decode(bytes(info["config"]))} for info in infos]

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,6 @@ from headrace.server.config.options import Options
 from headrace.server.config.places import store_dir
 from headrace.server.config.problems import ConfigError
 from headrace.server.config.reload import check_reload
-from headrace.server.jetstream import start_jetstream, stop_jetstream
 from headrace.server.live import LiveView
 from headrace.server.nats._kernels import CALL
 from headrace.server.nats.handshake import Handshake, permission_lists
@@ -102,6 +102,8 @@ class Process:
         await self.server.bind()
         self._say(f"Starting Headrace {headrace.__version__}, server id {self.server.id}")
         if self.volume is not None:
+            from headrace.server.jetstream import start_jetstream  # a server without streams starts sooner
+
             self.service = start_jetstream(self.server, self.volume)
             for notice in self.volume.notices:
                 self.log.warning(notice)
@@ -246,13 +248,19 @@ class Process:
 
     # Stop
 
+    def _stop_streams(self, server: NatsServer) -> None:
+        if self.service is not None:
+            from headrace.server.jetstream import stop_jetstream
+
+            stop_jetstream(server)
+
     async def close(self) -> None:
         """Everything down, in the order that loses nothing."""
         server: Any = getattr(self, "server", None)
         if self.monitor is not None:
             await self.monitor.stop()
         if server is not None:
-            await server.close(lambda: stop_jetstream(server))
+            await server.close(partial(self._stop_streams, server))
         if self.volume is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.volume.close)
             self._say("Streams are on disk")

@@ -15,12 +15,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError
-from headrace.layouts.jetstream.volume import JetStreamVolume
 from headrace.streams._kernels import ACKS, CALL, INGEST, INTEREST, PULLS, Exchange
 from headrace.streams.timers import Timers
+
+if TYPE_CHECKING:
+    from headrace.layouts.jetstream.volume import JetStreamVolume
 
 LOG = logging.getLogger("headrace.streams")
 

@@ -31,7 +31,6 @@ from headrace.server.nats.sockets import (
     SocketTransport,
 )
 from headrace.server.nats.spin import LOOK_NS, Spin
-from headrace.server.nats.websocket import bind_websocket
 from headrace.server.tls import Tls
 from headrace.streams.engine import Engine
 
@@ -106,6 +105,8 @@ class NatsServer:
         else:
             await self._bind_transports(port)
         if options.websocket is not None:
+            from headrace.server.nats.websocket import bind_websocket  # few have one, and it takes a while
+
             self._servers.append(await bind_websocket(self, options.websocket))
         self._bound = True
 
