@@ -8,9 +8,9 @@ import os
 import platform
 from pathlib import Path
 
-from bench import kafka, nats_streaming, rabbitmq, reopen, rocketmq, store
+from bench import kafka, nats_streaming, rabbitmq, reopen, rocketmq, store, topics
 
-ALL = store.ALL | reopen.ALL | nats_streaming.ALL | kafka.ALL | rocketmq.ALL | rabbitmq.ALL
+ALL = store.ALL | reopen.ALL | nats_streaming.ALL | kafka.ALL | rocketmq.ALL | topics.ALL | rabbitmq.ALL
 SIZES = {
     "append-interval": 3_000_000,
     "append-sync": 500_000,

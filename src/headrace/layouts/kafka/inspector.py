@@ -21,8 +21,9 @@ from headrace.layouts.kafka.index_check import check_indexes
 from headrace.layouts.kafka.names import DAMAGED, SNAPSHOT, TXN, split_name
 from headrace.layouts.kafka.opening import damage_of, snapshots
 from headrace.layouts.kafka.producer_files import decode_snapshot, read_aborted
-from headrace.layouts.kafka.segments import Segment, ceiling_of, list_segments, summary_of
+from headrace.layouts.kafka.segments import Segment, ceiling_of, durable_bytes, list_segments, summary_of
 from headrace.layouts.kafka.volume import KafkaVolume
+from headrace.layouts.marks import Mark
 from headrace.layouts.room import CursorRow, FileRow, LogView, Progress, VolumeView
 
 NS_PER_MS = 1_000_000
@@ -39,6 +40,8 @@ class _Findings:
     formats: set[int] = field(default_factory=lambda: set())
     codecs: set[str] = field(default_factory=lambda: set())
     aborted: int = 0
+    durable: Mark | None = None
+    """Beside a writer of ours: what it is writing now is not looked at."""
 
 
 def inspect(
@@ -138,7 +141,7 @@ def _thorough(volume: KafkaVolume, name: str, *, live: bool, deep: bool) -> LogV
     view = LogView(name, directory)
     try:
         segments = list_segments(disk, directory)
-        found, producers = _Findings(), KafkaProducers([])
+        found, producers = _Findings(durable=volume.durable_mark(name)), KafkaProducers([])
         for at in range(len(segments)):
             view.files.append(_segment(disk, segments, at, found, producers, live=live, deep=deep))
         _metadata(disk, directory, view)
@@ -167,7 +170,8 @@ def _segment(
     deep: bool,
 ) -> FileRow:
     segment, newest = segments[at], at == len(segments) - 1
-    seen = segment.survey(disk, ceiling_of(segments, at), 4096, producers, deep=deep)
+    limit = durable_bytes(found.durable, segment.base)
+    seen = segment.survey(disk, ceiling_of(segments, at), 4096, producers, deep=deep, limit=limit)
     summary = segment.summary = summary_of(seen)
     formats, codecs = seen.kinds()
     found.formats |= set(formats)

@@ -52,8 +52,7 @@ impl CommitLogReader {
         inflated_max: usize,
     ) -> DiskResult<(Batch, usize, Vec<Finding>)> {
         let wanted: Vec<(u64, u64)> = entries.chunks_exact(ENTRY).map(place).collect();
-        let (mut buffer, mut found, mut findings) = (topic.to_vec(), Vec::with_capacity(wanted.len()), Vec::new());
-        let subject = Span { offset: 0, len: topic.len() as u32 };
+        let (mut buffer, mut found, mut findings) = (Vec::new(), Vec::with_capacity(wanted.len()), Vec::new());
         let mut at = 0;
         while at < wanted.len() && (at == 0 || buffer.len() < bytes_max) {
             let end = at + run_of(&wanted[at..], self.file_end(wanted[at].0), bytes_max as u64);
@@ -61,7 +60,12 @@ impl CommitLogReader {
             let base = buffer.len();
             if let Some((file_start, file)) = self.file_at(start) {
                 let bytes = file.read_at(start - file_start, (stop - start) as usize)?;
-                buffer.extend_from_slice(&bytes);
+                // Mostly one run is all: then nothing is copied.
+                if buffer.is_empty() {
+                    buffer = bytes;
+                } else {
+                    buffer.extend_from_slice(&bytes);
+                }
             }
             let read = buffer.len() - base;
             for (index, (address, size)) in wanted[at..end].iter().enumerate() {
@@ -71,7 +75,7 @@ impl CommitLogReader {
                 let bytes = &buffer[base + piece.start.min(read)..base + piece.end];
                 match check(bytes, *address, topic, queue, offset) {
                     Ok(view) => {
-                        let made = entry(&mut buffer, base + from, &view, subject, inflated_max);
+                        let made = entry(&mut buffer, base + from, &view, inflated_max);
                         match made {
                             Ok(made) => found.push(made),
                             Err(why) => {
@@ -143,7 +147,7 @@ fn check(bytes: &[u8], address: u64, topic: &[u8], queue: i32, offset: i64) -> R
     Ok(view)
 }
 
-fn entry(buffer: &mut Vec<u8>, at: usize, view: &View, subject: Span, inflated_max: usize) -> Result<Entry, String> {
+fn entry(buffer: &mut Vec<u8>, at: usize, view: &View, inflated_max: usize) -> Result<Entry, String> {
     let span = |range: &std::ops::Range<usize>| Span { offset: (at + range.start) as u32, len: range.len() as u32 };
     let bytes = &buffer[at..at + view.size];
     let key = view.property(bytes, b"KEYS").map_or(Span::NULL, |key| Span {
@@ -152,7 +156,7 @@ fn entry(buffer: &mut Vec<u8>, at: usize, view: &View, subject: Span, inflated_m
         len: key.len() as u32,
     });
     let headers = if view.properties.is_empty() { Span::NULL } else { span(&view.properties) };
-    let mut data = span(&view.body);
+    let (subject, mut data) = (span(&view.topic), span(&view.body));
     if view.sys_flag & FLAG_COMPRESSED != 0 {
         let plain = inflate(&bytes[view.body.clone()], view.sys_flag, inflated_max)?;
         data = Span { offset: buffer.len() as u32, len: plain.len() as u32 };
