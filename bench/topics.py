@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +37,7 @@ SYNC_THREADS = 16
 
 
 @contextmanager
-def opened(kind: str, place: Path, mode: str) -> Iterator[KafkaVolume | RocketVolume]:
+def opened(kind: str, place: Path, mode: str) -> Generator[KafkaVolume | RocketVolume]:
     durability = "sync" if mode == "synced" else "interval"
     volume = KINDS[kind](str(place), mode="rw", create=True, durability=durability, maintenance=False)
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import Damaged, HeadraceError, NotFound
 from headrace.layouts.base import Damage, LogState
-from headrace.layouts.kafka import checkpoints
+from headrace.layouts.kafka import checkpoints, offsets
 from headrace.layouts.kafka._kernels import Disk, KafkaProducers, KafkaSurvey
 from headrace.layouts.kafka.index_check import check_indexes
 from headrace.layouts.kafka.names import DAMAGED, SNAPSHOT, TXN, split_name
@@ -25,8 +25,10 @@ from headrace.layouts.kafka.segments import Segment, ceiling_of, durable_bytes, 
 from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.layouts.marks import Mark
 from headrace.layouts.room import CursorRow, FileRow, LogView, Progress, VolumeView
+from headrace.units import format_time_ns
 
 NS_PER_MS = 1_000_000
+TIME_MS_MAX = 2**63 // NS_PER_MS
 LEAVING = ("-delete", "-stray", "-future")
 SNAPSHOT_BYTES_MAX = 512 << 20
 
@@ -72,7 +74,35 @@ def inspect(
         view.writer = f"process {live}" if live is not None else None
         _checkpoint_files(volume, view)
         _look_at_logs(volume, names, view, quick=quick, deep=deep, threads=threads, progress=progress)
+        if not quick:
+            _groups(volume, view, whole=log is None)
         return view
+
+
+def _groups(volume: KafkaVolume, view: VolumeView, *, whole: bool) -> None:
+    """Offsets that consumer groups committed, shown with the log they are for."""
+    committed, damage = offsets.read_committed(volume)
+    view.damage += [finding for finding in damage if finding.kind == "metadata"]
+    logs = {log.name: log for log in view.logs}
+    absent: set[str] = set()
+    for (group, name), what in sorted(committed.items()):
+        if name not in logs:
+            absent.add(name)
+            continue
+        time_ms = max(min(what.commit_time_ms, TIME_MS_MAX), -TIME_MS_MAX)
+        details = {"committed": format_time_ns(time_ms * NS_PER_MS)}
+        if what.leader_epoch >= 0:
+            details["leader epoch"] = str(what.leader_epoch)
+        if what.metadata:
+            details["metadata"] = what.metadata
+        state = logs[name].state
+        if state is not None:
+            details["behind"] = str(max(state.last_seq + 1 - what.next, 0))
+        logs[name].cursors.append(CursorRow(group, "group", what.next, what.next, details=details))
+    if absent and whole:
+        view.notes.append(
+            f"groups committed offsets for logs that are not here: {', '.join(sorted(absent)[:20])}"
+        )
 
 
 def _era(properties: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +22,7 @@ import msgspec
 from headrace.errors import AlreadyExists, BadInput, Damaged, NotFound, ReadOnly, StoreClosed
 from headrace.layouts import posix_lock
 from headrace.layouts.base import Damage, Durability, Ticket, Volume
-from headrace.layouts.kafka import checkpoints, creating
+from headrace.layouts.kafka import checkpoints, creating, offsets
 from headrace.layouts.kafka._kernels import Disk, DiskLock
 from headrace.layouts.kafka.creating import OWN_OPTIONS
 from headrace.layouts.kafka.log import KafkaLog
@@ -242,6 +242,31 @@ class KafkaVolume(Volume):
             self.disk.remove_dir_all(leaving)
             self._forget([name])
 
+    # Consumer groups
+
+    def beside(self, options: KafkaOptions) -> KafkaVolume:
+        """A reader of the same directory with other options."""
+        return KafkaVolume(self.path, options=options, disk=None if self._real else self.disk)
+
+    def committed(self) -> dict[tuple[str, str], offsets.Committed]:
+        """(group, log) → the offset it committed last. What cannot be read is left out and logged."""
+        found, damage = offsets.read_committed(self)
+        for finding in damage:
+            LOG.warning("%s: %s", finding.file, finding.detail)
+        return found
+
+    def cursors(self, name: str) -> offsets.KafkaCursors:
+        """Where the groups stand that read a log, by the offsets they committed."""
+        return offsets.KafkaCursors(name, self.committed())
+
+    def write_offsets(self, group: str, positions: Mapping[str, int], *, metadata: str = "") -> None:
+        """Commit for a group: log → the next offset it is to be given. Durable when it returns."""
+        with self._mutex:
+            self._check_open()
+            if self.read_only:
+                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            offsets.write_offsets(self, group, positions, metadata)
+
     # Checkpoints
 
     def _offsets(self, file: str) -> dict[str, int]:
@@ -259,15 +284,15 @@ class KafkaVolume(Volume):
         now = time.monotonic()
         if self._known is None or (self.read_only and now - self._known[0] > MARKS_AGE_S):
             self._known = (now, [self._offsets(file) for file in checkpoints.CHECKPOINTS[:3]])
-        return Marks(*(max(offsets.get(name, 0), 0) for offsets in self._known[1]))
+        return Marks(*(max(file.get(name, 0), 0) for file in self._known[1]))
 
     def _forget(self, names: Sequence[str]) -> None:
         """Logs of these names begin anew: no checkpoint may say otherwise."""
         self._known, gone = None, set(names)
         for file in checkpoints.CHECKPOINTS:
-            offsets = self._offsets(file)
-            kept = {name: offset for name, offset in offsets.items() if name not in gone}
-            if len(kept) < len(offsets):
+            before = self._offsets(file)
+            kept = {name: offset for name, offset in before.items() if name not in gone}
+            if len(kept) < len(before):
                 checkpoints.write_offsets(self.disk, f"{self.path}/{file}", kept)
 
     def write_checkpoints(self) -> None:
