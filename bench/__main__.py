@@ -23,6 +23,7 @@ SIZES = {
     "streaming-channels": 10_000,
     "kafka-append": 3_000_000,
     "kafka-scan": 2_000_000,
+    "kafka-lookup": 7_900_000,
     "rocketmq-append": 3_000_000,
     "rocketmq-scan": 2_000_000,
     "topics": 1_000_000,
