@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ NS_PER_MS = 1_000_000
 CHUNK_LEAST = 64 << 10
 BYTES_PER_MESSAGE = 1024
 FAR = 2**62
+READERS_MAX = 16
 
 
 class KafkaLog(Log):
@@ -82,6 +84,7 @@ class KafkaLog(Log):
         self.jitter_ms = appending.jitter(options)
         self.created_ns = clock()
         self.commits = GroupCommit(name, lambda: self.mark, lambda: appending.sync(self))
+        self._reading: deque[Segment] = deque()
         self.aborted_cache: tuple[int, list[tuple[int, int, int]]] | None = None
 
     # Reading
@@ -171,15 +174,18 @@ class KafkaLog(Log):
         return self.next
 
     def reader(self, segments: Sequence[Segment], at: int) -> KafkaReader:
-        """The reader of a segment, opened when first needed."""
+        """The reader of a segment, opened when first needed; the latest few stay open."""
+        segment = segments[at]
+        found = segment.reader
+        if found is not None:
+            return found
         active = at == len(segments) - 1 and (self.writer is not None or self.live_writer)
-        return segments[at].open(
-            self.disk,
-            self.topic,
-            ceiling_of(segments, at),
-            self.options.decompressed_bytes_max,
-            active=active,
-        )
+        ceiling, most = ceiling_of(segments, at), self.options.decompressed_bytes_max
+        found = segment.open(self.disk, self.topic, ceiling, most, active=active)
+        self._reading.append(segment)
+        if len(self._reading) > READERS_MAX:
+            self._reading.popleft().reader = None
+        return found
 
     def _place(self, segments: Sequence[Segment], first: int) -> tuple[int, int, int]:
         hint = self._hint

@@ -31,7 +31,6 @@ from headrace.layouts.rocketmq._kernels import (
     RocketIndex,
     RocketScan,
     rocketmq_encode,
-    rocketmq_scan,
 )
 from headrace.layouts.rocketmq.commit_log import CommitLog
 from headrace.layouts.rocketmq.index_files import IndexFiles
@@ -100,7 +99,8 @@ class RocketVolume(Volume):
         self.commits = GroupCommit(self.path, lambda: self.commit_log.next, self._sync)
         self.index = IndexFiles(self.disk, self.path, self.options)
         if self.read_only:
-            self._find_end()
+            if self.disk.lock_holder(f"{self.path}/{OUR_LOCK}") is not None:
+                self.follow()
             return
         self._take(create)
         if maintenance:
@@ -130,21 +130,12 @@ class RocketVolume(Volume):
         if self._lock is not None:
             self._lock.release()
 
-    def _find_end(self) -> None:
-        """Readers need the end of the newest file only to say how much there is."""
-        starts = list(self.commit_log.files)
-        if starts:
-            scan = rocketmq_scan(self.disk, self.commit_log.path(starts[-1]), starts[-1], 0, False)
-            self.commit_log.next = starts[-1] + scan.counts()[2]
-        if self.disk.lock_holder(f"{self.path}/{OUR_LOCK}") is not None:
-            self.follow()
-
     def follow(self) -> bool:
         """A reader beside a writer of ours goes as far as that one has synced; whether there is more than before."""
         mark = self._beside.of(COMMIT_LOG)
         if not self.read_only or mark is None or mark[0] <= (self.durable_end or -1):
             return False
-        self.durable_end = self.commit_log.next = mark[0]
+        self.durable_end = mark[0]
         self.commit_log.files = numbered(self.disk, self.commit_log.directory)
         return True
 

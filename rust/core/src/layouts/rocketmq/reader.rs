@@ -56,7 +56,7 @@ impl CommitLogReader {
         let mut at = 0;
         while at < wanted.len() && (at == 0 || buffer.len() < bytes_max) {
             let end = at + run_of(&wanted[at..], self.file_end(wanted[at].0), bytes_max as u64);
-            let (start, stop) = (wanted[at].0, wanted[at..end].iter().map(|(a, s)| a + s).max().unwrap_or(0));
+            let (start, stop) = (wanted[at].0, wanted[at..end].iter().map(end_of).max().unwrap_or(0));
             let base = buffer.len();
             if let Some((file_start, file)) = self.file_at(start) {
                 let bytes = file.read_at(start - file_start, (stop - start) as usize)?;
@@ -69,7 +69,7 @@ impl CommitLogReader {
             }
             let read = buffer.len() - base;
             for (index, (address, size)) in wanted[at..end].iter().enumerate() {
-                let offset = first + (at + index) as i64;
+                let offset = first.wrapping_add((at + index) as i64);
                 let from = (address - start) as usize;
                 let piece = from..(from + *size as usize).min(read).max(from.min(read));
                 let bytes = &buffer[base + piece.start.min(read)..base + piece.end];
@@ -127,15 +127,20 @@ fn place(entry: &[u8]) -> (u64, u64) {
 fn run_of(wanted: &[(u64, u64)], file_end: u64, bytes_max: u64) -> usize {
     let start = wanted[0].0;
     let most = RUN_BYTES.min(bytes_max);
-    let mut end = start + wanted[0].1;
-    for (count, (address, size)) in wanted.iter().enumerate().skip(1) {
-        let apart = *address < end || *address - end > GAP_BYTES || *address >= file_end;
-        if apart || address + size - start > most {
+    let mut end = end_of(&wanted[0]);
+    for (count, place) in wanted.iter().enumerate().skip(1) {
+        let apart = place.0 < end || place.0 - end > GAP_BYTES || place.0 >= file_end;
+        if apart || end_of(place) - start > most {
             return count;
         }
-        end = address + size;
+        end = end_of(place);
     }
     wanted.len()
+}
+
+/// One above the last byte. Entries come from a file: the address may be anything.
+fn end_of(place: &(u64, u64)) -> u64 {
+    place.0.saturating_add(place.1)
 }
 
 fn check(bytes: &[u8], address: u64, topic: &[u8], queue: i32, offset: i64) -> Result<View, &'static str> {
