@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,27 @@ def test_descriptors_are_bounded_and_nothing_is_lost(
             wanted = [b"%d/%d" % (turn, n) for turn in range(12) for _ in range(3)]
             assert [record.data for record in volume.open(name)] == wanted
         assert volume.damage() == []
+
+
+@pytest.mark.parametrize("layout", ["kafka", "rocketmq"])
+def test_threads_that_park_each_others_logs(layout: str, tmp_path: Path) -> None:
+    """Four threads over the same logs, far more of them than may be open: every append is there, nobody waits forever."""
+    turns = 40
+    with opened(layout, tmp_path, "sync") as volume:
+        logs = volume.create_many(NAMES[:20])
+
+        def work(who: int) -> None:
+            for turn in range(turns):
+                log = logs[(who * 7 + turn) % len(logs)]
+                volume.commit([log.append(Batch.build("t", [b"%d/%d" % (who, turn)], header_codec="kafka"))])
+                assert len(log.read(0, 10))
+
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(work, who) for who in range(4)]:
+                done.result(timeout=60)
+    with opened(layout, tmp_path) as volume:
+        seen = [record.data for name in NAMES[:20] for record in volume.open(name)]
+    assert sorted(seen) == sorted(b"%d/%d" % (who, turn) for who in range(4) for turn in range(turns))
 
 
 def test_made_together_or_one_by_one(tmp_path: Path) -> None:
