@@ -8,9 +8,18 @@ import os
 import platform
 from pathlib import Path
 
-from bench import convert, kafka, nats_streaming, rabbitmq, reopen, rocketmq, store
+from bench import convert, kafka, nats_streaming, rabbitmq, reopen, rocketmq, store, topics
 
-ALL = convert.ALL | store.ALL | reopen.ALL | nats_streaming.ALL | kafka.ALL | rocketmq.ALL | rabbitmq.ALL
+ALL = (
+    store.ALL
+    | reopen.ALL
+    | nats_streaming.ALL
+    | kafka.ALL
+    | rocketmq.ALL
+    | topics.ALL
+    | rabbitmq.ALL
+    | convert.ALL
+)
 SIZES = {
     "append-interval": 3_000_000,
     "append-sync": 500_000,
@@ -23,6 +32,7 @@ SIZES = {
     "streaming-channels": 10_000,
     "kafka-append": 3_000_000,
     "kafka-scan": 2_000_000,
+    "kafka-lookup": 7_900_000,
     "rocketmq-append": 3_000_000,
     "rocketmq-scan": 2_000_000,
     "topics": 1_000_000,

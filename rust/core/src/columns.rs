@@ -43,6 +43,7 @@ fn fixed(batch: &Batch, value: impl Fn(&Entry) -> i64) -> Vec<u8> {
 
 pub fn subjects(batch: &Batch) -> Buffers {
     let mut column = Strings::new("subject", batch.len());
+    column.bytes.reserve(batch.entries().iter().map(|entry| entry.subject.size()).sum());
     // Runs on one subject: check it once.
     let mut memo: (Span, bool) = (Span::NULL, false);
     for entry in batch.entries() {
@@ -69,6 +70,7 @@ pub fn data(batch: &Batch) -> Buffers {
 
 fn binary(batch: &Batch, name: &'static str, span: impl Fn(&Entry) -> Span) -> Buffers {
     let mut column = Strings::new(name, batch.len());
+    column.bytes.reserve(batch.entries().iter().map(|entry| span(entry).size()).sum());
     let mut validity = Validity::default();
     for entry in batch.entries() {
         validity.push(!span(entry).is_null());

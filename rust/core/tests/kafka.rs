@@ -108,6 +108,7 @@ fn survey_rules() -> SurveyRules {
         deep: true,
         inflated_max: 1 << 20,
         anchors: Vec::new(),
+        limit: u64::MAX,
     }
 }
 

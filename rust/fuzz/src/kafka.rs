@@ -26,6 +26,7 @@ pub fn read_segment(input: &[u8]) {
         deep: true,
         inflated_max: INFLATED_MAX,
         anchors: input.to_vec(),
+        limit: u64::MAX,
     };
     let found = survey(&disk, "/d/0.log", &rules, &mut Producers::default()).expect("memory");
     let lost: u64 = found.bad.iter().map(|bad| bad.to - bad.from).sum();

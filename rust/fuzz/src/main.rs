@@ -13,6 +13,7 @@ mod kafka;
 mod mutate;
 mod protocol;
 mod rabbitmq;
+mod rocketmq;
 mod streaming;
 mod targets;
 

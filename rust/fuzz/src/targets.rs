@@ -19,7 +19,7 @@ use headrace_core::layouts::jetstream::seqset::SeqSet;
 use headrace_core::layouts::jetstream::varint::Reader;
 use headrace_core::subjects::Filter;
 
-use crate::{kafka, protocol, rabbitmq, streaming};
+use crate::{kafka, protocol, rabbitmq, rocketmq, streaming};
 
 pub struct Target {
     pub name: &'static str,
@@ -42,6 +42,7 @@ pub const ALL: &[Target] = &[
     Target { name: "streaming-slice", run: streaming::mend_slice },
     Target { name: "streaming-records", run: streaming::walk_records },
     Target { name: "kafka", run: kafka::read_segment },
+    Target { name: "rocketmq", run: rocketmq::read_store },
 ];
 
 fn key() -> HashKey {
@@ -212,5 +213,6 @@ pub fn corpus() -> Vec<Vec<u8>> {
     corpus.extend(protocol::sessions());
     corpus.extend(streaming::corpus());
     corpus.extend(kafka::seeds());
+    corpus.extend(rocketmq::seeds());
     corpus
 }

@@ -248,7 +248,11 @@ impl KafkaWriter {
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         // Not under the lock: whoever appends meanwhile need not wait for the disk.
         let file = hold(&self.0).log_file();
-        py.detach(|| file.sync_data()).map_err(disk_error)
+        py.detach(|| file.map_or(Ok(()), |file| file.sync_data())).map_err(disk_error)
+    }
+
+    fn release_files(&self) {
+        hold(&self.0).release_files();
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -445,7 +449,7 @@ impl KafkaSurvey {
 }
 
 #[pyfunction]
-#[pyo3(signature = (disk, path, base, ceiling, interval, producers, start=0, last=None, deep=false, inflated_max=134_217_728, anchors=None))]
+#[pyo3(signature = (disk, path, base, ceiling, interval, producers, start=0, last=None, deep=false, inflated_max=134_217_728, anchors=None, limit=None))]
 #[allow(clippy::too_many_arguments)] // one per rule
 fn kafka_survey(
     py: Python<'_>,
@@ -460,9 +464,11 @@ fn kafka_survey(
     deep: bool,
     inflated_max: usize,
     anchors: Option<&[u8]>,
+    limit: Option<u64>,
 ) -> PyResult<KafkaSurvey> {
     let (last, anchors) = (last.unwrap_or(base - 1), anchors.unwrap_or(&[]).to_vec());
-    let rules = SurveyRules { base, ceiling, interval, from: start, last, deep, inflated_max, anchors };
+    let limit = limit.unwrap_or(u64::MAX);
+    let rules = SurveyRules { base, ceiling, interval, from: start, last, deep, inflated_max, anchors, limit };
     let disk = disk.inner();
     py.detach(|| survey::survey(&disk, path, &rules, &mut hold(&producers.0))).map(KafkaSurvey).map_err(disk_error)
 }

@@ -14,7 +14,7 @@ from headrace.errors import BadInput
 from headrace.layouts.base import Frames, Ticket
 from headrace.layouts.kafka import checkpoints
 from headrace.layouts.kafka._kernels import Batch, KafkaEncoded, KafkaWriter, kafka_encode, kafka_frames
-from headrace.layouts.kafka.names import SNAPSHOT, TXN, parse_file, segment_file
+from headrace.layouts.kafka.names import SNAPSHOT, TXN, parse_file, put_file, segment_file
 from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.kafka.producer_files import encode_aborted, encode_snapshot
 from headrace.layouts.kafka.segments import Segment, Summary
@@ -167,10 +167,10 @@ def begin_segment(log: KafkaLog, base: int) -> None:
 
 
 def write_snapshot(log: KafkaLog, offset: int) -> None:
-    """The producers as they are before `offset`."""
+    """The producers as they are before `offset`. The caller syncs the directory before it relies on it."""
     now_ms, expiry = log.clock() // NS_PER_MS, log.options.producer_id_expiration_ms
     states = [s for s in log.producers.states() if s[7] >= 0 or now_ms - s[5] < expiry]
-    log.disk.replace_file(f"{log.directory}/{segment_file(offset, SNAPSHOT)}", encode_snapshot(states))
+    put_file(log.disk, f"{log.directory}/{segment_file(offset, SNAPSHOT)}", encode_snapshot(states))
 
 
 def sync(log: KafkaLog) -> None:
@@ -179,6 +179,7 @@ def sync(log: KafkaLog) -> None:
         writer, names, point = log.writer, log.names_unsynced, log.next
         log.names_unsynced, log.unsynced_messages = False, 0
         segment = log.segments[-1]
+        size = writer.size if writer is not None else segment.size
         aborts = log.aborted_cache is None and log.disk.entry(segment.path(TXN)) is not None
     if writer is not None:
         writer.sync()
@@ -187,6 +188,7 @@ def sync(log: KafkaLog) -> None:
     if names:
         log.disk.sync_dir(log.directory)
     log.recovery_point = max(log.recovery_point, point)
+    log.publish(segment.base, size, point)
 
 
 def finish(log: KafkaLog) -> None:
@@ -199,14 +201,21 @@ def finish(log: KafkaLog) -> None:
         log.disk.open(txn, "write").sync_data()
     write_snapshot(log, log.next)
     _drop_old_snapshots(log)
-    checkpoints.write_epochs(log.disk, f"{log.directory}/{checkpoints.EPOCHS}", log.epochs)
+    _keep_epochs(log)
     log.disk.sync_dir(log.directory)
     log.recovery_point = log.next
+    log.publish(log.segments[-1].base, log.segments[-1].size, log.next)
     for _, files in log.leaving:
         for file in files:
             if log.disk.entry(file) is not None:
                 log.disk.remove_file(file)
     log.leaving = []
+
+
+def _keep_epochs(log: KafkaLog) -> None:
+    path, right = f"{log.directory}/{checkpoints.EPOCHS}", checkpoints.epochs_text(log.epochs)
+    if log.disk.entry(path) is None or log.disk.read(path, checkpoints.FILE_BYTES_MAX) != right:
+        put_file(log.disk, path, right)
 
 
 def _drop_old_snapshots(log: KafkaLog) -> None:

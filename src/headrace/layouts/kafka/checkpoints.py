@@ -83,8 +83,13 @@ def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
 
 def write_epochs(disk: Disk, path: str, epochs: list[tuple[int, int]]) -> None:
     """Replace the leader epochs of a partition."""
+    disk.replace_file(path, epochs_text(epochs))
+
+
+def epochs_text(epochs: list[tuple[int, int]]) -> bytes:
+    """As the file has them."""
     text = f"0\n{len(epochs)}\n" + "".join(f"{epoch} {start}\n" for epoch, start in epochs)
-    disk.replace_file(path, text.encode())
+    return text.encode()
 
 
 def new_topic_id() -> str:

@@ -15,17 +15,20 @@ from dataclasses import dataclass, field
 
 from headrace.errors import Damaged, HeadraceError, NotFound
 from headrace.layouts.base import Damage, LogState
-from headrace.layouts.kafka import checkpoints
+from headrace.layouts.kafka import checkpoints, offsets
 from headrace.layouts.kafka._kernels import Disk, KafkaProducers, KafkaSurvey
 from headrace.layouts.kafka.index_check import check_indexes
 from headrace.layouts.kafka.names import DAMAGED, SNAPSHOT, TXN, split_name
 from headrace.layouts.kafka.opening import damage_of, snapshots
 from headrace.layouts.kafka.producer_files import decode_snapshot, read_aborted
-from headrace.layouts.kafka.segments import Segment, ceiling_of, list_segments, summary_of
+from headrace.layouts.kafka.segments import Segment, ceiling_of, durable_bytes, list_segments, summary_of
 from headrace.layouts.kafka.volume import KafkaVolume
+from headrace.layouts.marks import Mark
 from headrace.layouts.room import CursorRow, FileRow, LogView, Progress, VolumeView
+from headrace.units import format_time_ns
 
 NS_PER_MS = 1_000_000
+TIME_MS_MAX = 2**63 // NS_PER_MS
 LEAVING = ("-delete", "-stray", "-future")
 SNAPSHOT_BYTES_MAX = 512 << 20
 
@@ -39,6 +42,8 @@ class _Findings:
     formats: set[int] = field(default_factory=lambda: set())
     codecs: set[str] = field(default_factory=lambda: set())
     aborted: int = 0
+    durable: Mark | None = None
+    """Beside a writer of ours: what it is writing now is not looked at."""
 
 
 def inspect(
@@ -69,7 +74,35 @@ def inspect(
         view.writer = f"process {live}" if live is not None else None
         _checkpoint_files(volume, view)
         _look_at_logs(volume, names, view, quick=quick, deep=deep, threads=threads, progress=progress)
+        if not quick:
+            _groups(volume, view, whole=log is None)
         return view
+
+
+def _groups(volume: KafkaVolume, view: VolumeView, *, whole: bool) -> None:
+    """Offsets that consumer groups committed, shown with the log they are for."""
+    committed, damage = offsets.read_committed(volume)
+    view.damage += [finding for finding in damage if finding.kind == "metadata"]
+    logs = {log.name: log for log in view.logs}
+    absent: set[str] = set()
+    for (group, name), what in sorted(committed.items()):
+        if name not in logs:
+            absent.add(name)
+            continue
+        time_ms = max(min(what.commit_time_ms, TIME_MS_MAX), -TIME_MS_MAX)
+        details = {"committed": format_time_ns(time_ms * NS_PER_MS)}
+        if what.leader_epoch >= 0:
+            details["leader epoch"] = str(what.leader_epoch)
+        if what.metadata:
+            details["metadata"] = what.metadata
+        state = logs[name].state
+        if state is not None:
+            details["behind"] = str(max(state.last_seq + 1 - what.next, 0))
+        logs[name].cursors.append(CursorRow(group, "group", what.next, what.next, details=details))
+    if absent and whole:
+        view.notes.append(
+            f"groups committed offsets for logs that are not here: {', '.join(sorted(absent)[:20])}"
+        )
 
 
 def _era(properties: dict[str, str]) -> str:
@@ -138,7 +171,7 @@ def _thorough(volume: KafkaVolume, name: str, *, live: bool, deep: bool) -> LogV
     view = LogView(name, directory)
     try:
         segments = list_segments(disk, directory)
-        found, producers = _Findings(), KafkaProducers([])
+        found, producers = _Findings(durable=volume.durable_mark(name)), KafkaProducers([])
         for at in range(len(segments)):
             view.files.append(_segment(disk, segments, at, found, producers, live=live, deep=deep))
         _metadata(disk, directory, view)
@@ -167,7 +200,8 @@ def _segment(
     deep: bool,
 ) -> FileRow:
     segment, newest = segments[at], at == len(segments) - 1
-    seen = segment.survey(disk, ceiling_of(segments, at), 4096, producers, deep=deep)
+    limit = durable_bytes(found.durable, segment.base)
+    seen = segment.survey(disk, ceiling_of(segments, at), 4096, producers, deep=deep, limit=limit)
     summary = segment.summary = summary_of(seen)
     formats, codecs = seen.kinds()
     found.formats |= set(formats)

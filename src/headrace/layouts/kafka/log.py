@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,17 @@ from headrace.layouts.kafka._kernels import Batch, Disk, KafkaProducers, KafkaRe
 from headrace.layouts.kafka.names import split_name
 from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.kafka.scan_task import plan_segments
-from headrace.layouts.kafka.segments import Segment, Summary, ceiling_of, floor_of, summary_of
+from headrace.layouts.kafka.segments import (
+    Segment,
+    Summary,
+    ceiling_of,
+    durable_bytes,
+    floor_of,
+    list_segments,
+    summary_of,
+)
+from headrace.layouts.marks import Mark, Marks, MarksBeside
+from headrace.layouts.open_files import OpenFiles
 
 if TYPE_CHECKING:
     from headrace.layouts.kafka.opening import Opened
@@ -28,6 +39,7 @@ NS_PER_MS = 1_000_000
 CHUNK_LEAST = 64 << 10
 BYTES_PER_MESSAGE = 1024
 FAR = 2**62
+READERS_MAX = 16
 
 
 class KafkaLog(Log):
@@ -44,6 +56,8 @@ class KafkaLog(Log):
         read_only: bool,
         durability: Durability = "sync",
         clock: Callable[[], int] = time.time_ns,
+        files: OpenFiles | None = None,
+        marks: Marks | MarksBeside | None = None,
     ) -> None:
         self.disk, self.directory, self.name, self.options = disk, directory, name, options
         self.topic, self.partition = split_name(name)
@@ -58,6 +72,9 @@ class KafkaLog(Log):
         self._damage: list[Damage] = list(opened.damage)
         self._seen = {(finding.file, finding.offset) for finding in self._damage}
         self.lock, self._closed = threading.RLock(), False
+        self._files, self._marks = files, marks
+        # Readers beside a writer of ours: (base of its newest segment, bytes of it, next offset) that are durable.
+        self.durable: Mark | None = opened.durable
         # Where the last read ended: (next offset, base of its segment, position, last offset before it).
         self._hint: tuple[int, int, int, int] | None = None
         self.mark, self.unsynced_messages, self.unsynced_since_ns = 0, 0, 0
@@ -67,6 +84,7 @@ class KafkaLog(Log):
         self.jitter_ms = appending.jitter(options)
         self.created_ns = clock()
         self.commits = GroupCommit(name, lambda: self.mark, lambda: appending.sync(self))
+        self._reading: deque[Segment] = deque()
         self.aborted_cache: tuple[int, list[tuple[int, int, int]]] | None = None
 
     # Reading
@@ -85,7 +103,7 @@ class KafkaLog(Log):
         With the option isolation.level=read_committed what was aborted is left out and reading ends before the
         oldest open transaction.
         """
-        self._check_open()
+        self._use()
         segments, end = self.segments, self.read_end()
         first = max(first, self.start)
         if not segments:
@@ -111,7 +129,7 @@ class KafkaLog(Log):
 
     def read_frames(self, first: int, max_bytes: int = 8 << 20) -> Frames:
         """Whole batches from the one that holds `first` on, as they are stored: checked, not opened."""
-        self._check_open()
+        self._use()
         segments = self.segments
         if not segments:
             return Frames("kafka", b"", first, first, 0)
@@ -138,7 +156,7 @@ class KafkaLog(Log):
 
     def seq_from_time(self, time_ns: int) -> int:
         """The first offset whose time is not before `time_ns`; the end offset if there is none."""
-        self._check_open()
+        self._use()
         time_ms = -(-time_ns // NS_PER_MS)
         segments = self.segments
         for at, segment in enumerate(segments):
@@ -156,15 +174,18 @@ class KafkaLog(Log):
         return self.next
 
     def reader(self, segments: Sequence[Segment], at: int) -> KafkaReader:
-        """The reader of a segment, opened when first needed."""
+        """The reader of a segment, opened when first needed; the latest few stay open."""
+        segment = segments[at]
+        found = segment.reader
+        if found is not None:
+            return found
         active = at == len(segments) - 1 and (self.writer is not None or self.live_writer)
-        return segments[at].open(
-            self.disk,
-            self.topic,
-            ceiling_of(segments, at),
-            self.options.decompressed_bytes_max,
-            active=active,
-        )
+        ceiling, most = ceiling_of(segments, at), self.options.decompressed_bytes_max
+        found = segment.open(self.disk, self.topic, ceiling, most, active=active)
+        self._reading.append(segment)
+        if len(self._reading) > READERS_MAX:
+            self._reading.popleft().reader = None
+        return found
 
     def _place(self, segments: Sequence[Segment], first: int) -> tuple[int, int, int]:
         hint = self._hint
@@ -187,11 +208,14 @@ class KafkaLog(Log):
         """How many bytes of a segment count."""
         if at == len(segments) - 1 and self.writer is not None:
             return self.writer.size
-        return len(self.reader(segments, at)) if self.read_only else segments[at].size
+        if not self.read_only:
+            return segments[at].size
+        most, there = durable_bytes(self.durable, segments[at].base), len(self.reader(segments, at))
+        return there if most is None else min(most, there)
 
     def read_end(self) -> int:
         if self.read_only and self.live_writer:
-            return FAR
+            return FAR if self.durable is None else self.next
         if self.options.isolation_level == "read_committed":
             return self.last_stable
         return self.next
@@ -220,7 +244,7 @@ class KafkaLog(Log):
 
     def scan_tasks(self, predicate: Predicate | None = None) -> list[ScanTask]:
         """One task per segment that may hold a match."""
-        self._check_open()
+        self._use()
         return plan_segments(self, predicate or Predicate())
 
     # State
@@ -234,13 +258,14 @@ class KafkaLog(Log):
                 ceiling_of(segments, at),
                 self.options.index_interval_bytes,
                 inflated_max=self.options.decompressed_bytes_max,
+                limit=durable_bytes(self.durable, segment.base),
             )
             segment.summary = summary_of(found)
         return segment.summary
 
     def state(self) -> LogState:
         """Counts of messages without transaction markers. Scans segments that were not looked at yet."""
-        self._check_open()
+        self._use()
         segments = self.segments
         found = [self.summary(at, segments) for at in range(len(segments))]
         messages = sum(one.messages for one in found) - self._below_start(segments)
@@ -301,12 +326,14 @@ class KafkaLog(Log):
         Should the disk fail in the middle of an append that spans segments, what was written before stays stored,
         but nothing of it is acknowledged.
         """
+        self._use()
         with self.lock:
             self.check_writable()
             return appending.append(self, batch, keep_positions)
 
     def append_frames(self, frames: Frames, *, keep_positions: bool = False) -> Ticket:
         """Store whole batches as they are: checked, given offsets and leader epoch, not decoded."""
+        self._use()
         with self.lock:
             self.check_writable()
             return appending.append_frames(self, frames, keep_positions)
@@ -334,6 +361,45 @@ class KafkaLog(Log):
             return retention.apply(self)
 
     # Life
+
+    def publish(self, base: int, size: int, following: int) -> None:
+        """Tell readers in other processes how far the log is durable."""
+        if isinstance(self._marks, Marks):
+            self._marks.publish(self.name, (base, size, following))
+
+    def _follow(self) -> None:
+        """A reader beside a writer of ours: take up what became durable since."""
+        if self.durable is None or not isinstance(self._marks, MarksBeside):
+            return
+        mark = self._marks.of(self.name)
+        if mark is None or mark[2] <= self.next:
+            return
+        with self.lock:
+            before, kept = self.durable[0], {segment.base: segment for segment in self.segments}
+            if mark[0] != before:
+                listed = list_segments(self.disk, self.directory)
+                self.segments = tuple(kept.get(segment.base, segment) for segment in listed)
+            for segment in self.segments:
+                if segment.base >= before:
+                    segment.summary = segment.reader = None
+            self.durable, self.next = mark, mark[2]
+
+    def _use(self) -> None:
+        self._check_open()
+        self._follow()
+        if self._files is not None:
+            self._files.use(self)
+
+    def park(self) -> None:
+        """Give the descriptors up until the log is used again; synced first."""
+        if self.writer is not None and self.commits.durable < self.mark:
+            self.commit()
+        with self.lock:
+            for segment in self.segments:
+                segment.reader = None
+            # Appended to meanwhile: then it is in use again.
+            if self.writer is not None and self.commits.durable >= self.mark:
+                self.writer.release_files()
 
     def commit(self) -> None:
         """Everything appended so far is on disk."""
@@ -380,5 +446,7 @@ class KafkaLog(Log):
             finally:
                 self._closed = True
                 self.writer = None
+                if self._files is not None:
+                    self._files.forget(self)
                 for segment in self.segments:
                     segment.reader = None

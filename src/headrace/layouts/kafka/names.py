@@ -83,3 +83,13 @@ def make_dirs(disk: Disk, path: str) -> None:
     """Create a directory and make every new name on the way durable."""
     for made in disk.create_dir_all(path):
         disk.sync_dir(made.rsplit("/", 1)[0] or "/")
+
+
+def put_file(disk: Disk, path: str, data: bytes) -> None:
+    """Replace a small file: the old one or the new one is there after a crash. Its name is not synced yet."""
+    fresh = f"{path}.tmp"
+    file = disk.open(fresh, "write")
+    file.set_len(0)
+    file.write_at(0, data)
+    file.sync_data()
+    disk.rename(fresh, path)

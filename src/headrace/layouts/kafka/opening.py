@@ -26,6 +26,7 @@ from headrace.layouts.kafka.segments import (
     list_segments,
     summary_of,
 )
+from headrace.layouts.marks import Mark
 
 FAR = 2**62
 
@@ -52,13 +53,20 @@ class Opened:
     recovery_point: int = 0
     damage: list[Damage] = field(default_factory=lambda: [])
     live_writer: bool = False
+    durable: Mark | None = None
     names_unsynced: bool = False
 
 
 def open_for_reading(
-    disk: Disk, directory: str, options: KafkaOptions, marks: Marks, *, live: bool
+    disk: Disk,
+    directory: str,
+    options: KafkaOptions,
+    marks: Marks,
+    *,
+    live: bool,
+    durable: Mark | None = None,
 ) -> Opened:
-    """Look, change nothing. `live`: a broker is writing to it now."""
+    """Look, change nothing. `live`: a broker is writing to it now, or (then `durable` tells how far) we are."""
     segments = list_segments(disk, directory)
     damage: list[Damage] = []
     start = max(marks.start, segments[0].base if segments else 0)
@@ -68,6 +76,9 @@ def open_for_reading(
         return opened
     if options.isolation_level == "read_committed":
         opened.producers = _producers_by_scan(disk, directory, segments, options)
+    if durable is not None:
+        opened.durable, opened.next = durable, durable[2]
+        return opened
     found = _tail(disk, segments, options)
     opened.next = max(found.last + 1, segments[-1].base, start)
     if not live:
@@ -141,14 +152,9 @@ def _producers_by_scan(
 class Opener:
     """Opening for writing, step by step."""
 
-    def __init__(self, disk: Disk, directory: str, options: KafkaOptions, marks: Marks, clean: bool) -> None:
-        self.disk, self.directory, self.options, self.marks, self.clean = (
-            disk,
-            directory,
-            options,
-            marks,
-            clean,
-        )
+    def __init__(self, disk: Disk, directory: str, options: KafkaOptions, marks: Marks) -> None:
+        self.disk, self.directory, self.options, self.marks = disk, directory, options, marks
+        self.clean = self.fresh = False
         self.damage: list[Damage] = []
         self.evidence = Evidence(max(marks.recovery_point, marks.high_watermark, marks.start))
         self.epochs = _epochs(disk, directory, self.damage)
@@ -172,10 +178,11 @@ class Opener:
         self.epochs = [(epoch, first) for epoch, first in self.epochs if first <= opened.next]
         opened.epochs = self.epochs or [(0, opened.start)]
         path = f"{self.directory}/{checkpoints.EPOCHS}"
-        if self.disk.entry(path) is None:
+        # A new log gets the file at its first clean stop; both we and the broker make it again from the batches.
+        if not self.fresh and self.disk.entry(path) is None:
             checkpoints.write_epochs(self.disk, path, opened.epochs)
         opened.recovery_point = opened.next
-        opened.names_unsynced = True
+        opened.names_unsynced = not self.fresh
         return opened
 
     def _scan(self) -> int:
@@ -326,7 +333,9 @@ class Opener:
 
 
 def open_for_writing(
-    disk: Disk, directory: str, options: KafkaOptions, marks: Marks, *, clean: bool
+    disk: Disk, directory: str, options: KafkaOptions, marks: Marks, *, clean: bool, fresh: bool = False
 ) -> Opened:
-    """Recover a partition and open it. The caller holds the volume's lock."""
-    return Opener(disk, directory, options, marks, clean).open()
+    """Recover a partition and open it. The caller holds the volume's lock. `fresh`: it was made just now."""
+    opener = Opener(disk, directory, options, marks)
+    opener.clean, opener.fresh = clean, fresh
+    return opener.open()

@@ -67,6 +67,9 @@ class KafkaOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     decompressed_bytes_max: Annotated[int, _meta("ours: what one batch may unpack to", 1, 1 << 30)] = (
         128 << 20
     )
+    open_logs_max: Annotated[
+        int, _meta("ours: logs whose files stay open; 0: a sixth of what the process may open", 0)
+    ] = 0
 
     names: ClassVar[Mapping[str, str]] = {
         "segment_bytes": "segment.bytes",

@@ -24,6 +24,7 @@ from headrace.layouts.kafka.names import (
     parse_file,
 )
 from headrace.layouts.kafka.producer_files import Aborted, read_aborted
+from headrace.layouts.marks import Mark
 
 TIME_ENTRY = 12
 INDEX_ENTRY = 8
@@ -95,8 +96,9 @@ class Segment:
         start: int = 0,
         deep: bool = False,
         inflated_max: int = 128 << 20,
+        limit: int | None = None,
     ) -> KafkaSurvey:
-        """Every batch from a position on, checksums included."""
+        """Every batch from a position on (up to `limit` bytes), checksums included."""
         return kafka_survey(
             disk,
             self.log_path,
@@ -109,6 +111,7 @@ class Segment:
             deep,
             inflated_max,
             disk.read(self.path(INDEX)) if disk.entry(self.path(INDEX)) is not None else None,
+            limit,
         )
 
     def largest_time_ms(self, disk: Disk) -> int | None:
@@ -146,6 +149,13 @@ def list_segments(disk: Disk, directory: str) -> list[Segment]:
         if suffix != SWAP or base not in logs:
             logs[base] = Segment(base, directory, length, suffix)
     return [logs[base] for base in sorted(logs)]
+
+
+def durable_bytes(mark: Mark | None, base: int) -> int | None:
+    """How many bytes of a segment are durable by the writer's mark; None: all that are there."""
+    if mark is None or base < mark[0]:
+        return None
+    return mark[1] if base == mark[0] else 0
 
 
 def ceiling_of(segments: Sequence[Segment], at: int) -> int | None:

@@ -31,6 +31,7 @@ class RocketQueue(Log):
         self.next = following
         self.first = self._first()
         self._damage: dict[int, Damage] = {}
+        self._followed: int | None = volume.durable_end
         self._closed = False
 
     def _first(self) -> int:
@@ -52,6 +53,9 @@ class RocketQueue(Log):
     ) -> Batch:
         """Messages from queue offset `first` on; see `Log.read`."""
         self._check_open()
+        self.volume.files.use(self)
+        if first >= self.next:
+            self._follow()
         at = max(first, self.first)
         while at < self.next:
             entries = self.files.read(at, min(max_msgs, self.next - at, ENTRIES_AT_ONCE))
@@ -65,6 +69,16 @@ class RocketQueue(Log):
                 return batch if filter is None else batch.filter(None, None, None, None, [filter])
             at += max(used, 1)
         return Batch.build(self.topic, [], header_codec="rocketmq")
+
+    def _follow(self) -> None:
+        """Beside a writer of ours: messages that are durable by now."""
+        volume = self.volume
+        if volume.durable_end is None:
+            return
+        volume.follow()
+        if volume.durable_end != self._followed:
+            self.files.look_again()
+            self.next, self._followed = max(self.next, self.files.end(volume.durable_end)), volume.durable_end
 
     def _note(self, lost: Sequence[tuple[int, int, int, str]]) -> None:
         log = self.volume.commit_log
@@ -94,6 +108,7 @@ class RocketQueue(Log):
     def state(self) -> LogState:
         """Counts by the queue's entries; what is known to be lost is left out."""
         self._check_open()
+        self._follow()
         size, at = 0, self.first
         while at < self.next and (entries := self.files.read(at, min(ENTRIES_AT_ONCE, self.next - at))):
             size, at = size + rocketmq_bytes_of(entries), at + len(entries) // ENTRY
@@ -135,6 +150,7 @@ class RocketQueue(Log):
     def scan_tasks(self, predicate: Predicate | None = None) -> list[ScanTask]:
         """One task per file of the queue."""
         self._check_open()
+        self._follow()
         want, tasks, log = predicate or Predicate(), list[ScanTask](), self.volume.commit_log
         files = tuple((start, log.path(start)) for start in log.files)
         per_file = self.files.file_bytes // ENTRY
@@ -171,9 +187,14 @@ class RocketQueue(Log):
         if self._closed:
             raise StoreClosed(f"log {self.name} was closed; open it again")
 
+    def park(self) -> None:
+        """Give the descriptors up until the queue is used again."""
+        self.files.park()
+
     def close(self) -> None:
         """Give up the files; the volume has synced them."""
         self._closed = True
+        self.volume.files.forget(self)
         self.files.close()
 
 

@@ -43,6 +43,9 @@ class RocketOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = True
     store_host: Annotated[str, _meta("address that messages say they were stored at")] = "127.0.0.1:10911"
     decompressed_bytes_max: Annotated[int, _meta("ours: what one body may unpack to", 1, 1 << 30)] = 64 << 20
+    open_queues_max: Annotated[
+        int, _meta("ours: queues whose files stay open; 0: a sixth of what the process may open", 0)
+    ] = 0
 
     names: ClassVar[Mapping[str, str]] = {
         "mapped_file_size_commit_log": "mappedFileSizeCommitLog",

@@ -23,6 +23,7 @@ class QueueFiles:
         self.file_bytes = apart or max(file_bytes // ENTRY * ENTRY, ENTRY)
         self._reading: dict[int, DiskFile] = {}
         self._writing: dict[int, DiskFile] = {}
+        self._unsynced: set[int] = set()
 
     @property
     def first(self) -> int:
@@ -49,6 +50,7 @@ class QueueFiles:
         while done < len(entries):
             start = at // self.file_bytes * self.file_bytes
             piece = entries[done : done + start + self.file_bytes - at]
+            self._unsynced.add(start)
             self._file(start, write=True).write_at(at - start, piece)
             at, done = at + len(piece), done + len(piece)
 
@@ -71,19 +73,29 @@ class QueueFiles:
         # Only the newest is written to again and again.
         for old in [other for other in self._writing if other != start]:
             self._writing.pop(old).sync_data()
+            self._unsynced.discard(old)
         return file
 
-    def end(self) -> int:
-        """One above the last offset with an entry."""
+    def park(self) -> None:
+        """Give the descriptors up for a while. Not synced: what the disk may lose here is made again from the log."""
+        self._reading, self._writing = {}, {}
+
+    def end(self, below: int | None = None) -> int:
+        """One above the last offset with an entry; with `below`: whose message lies below that address of the log."""
         for start in reversed(self.files):
             low, high = 0, self.files[start] // ENTRY
             while low < high:
                 middle = (low + high) // 2
-                used = any(self.read(start // ENTRY + middle, 1)[8:12])
+                address, size = place_of(self.read(start // ENTRY + middle, 1))
+                used = size > 0 and (below is None or address < below)
                 low, high = (middle + 1, high) if used else (low, middle)
             if low:
                 return start // ENTRY + low
         return self.first
+
+    def look_again(self) -> None:
+        """Somebody else may have made another file."""
+        self.files = numbered(self.disk, self.directory)
 
     def close(self) -> None:
         """Give the descriptors up."""
@@ -91,11 +103,18 @@ class QueueFiles:
         self._writing.clear()
 
     def sync(self) -> None:
-        """Everything of the queue on disk."""
-        for file in self._writing.values():
-            file.sync_data()
-        if self.disk.entry(self.directory) is not None:
-            self.disk.sync_dir(self.directory)
+        """Everything of the queue on disk, if anything was written."""
+        if not self._unsynced:
+            return
+        for start in sorted(self._unsynced):
+            self._file(start, write=True).sync_data()
+        self.disk.sync_dir(self.directory)
+        self._unsynced.clear()
+
+    def finish(self) -> None:
+        """Synced, and no descriptor is left."""
+        self.sync()
+        self.close()
 
 
 def place_of(entry: bytes) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -21,6 +21,8 @@ from headrace.errors import BadInput, HeadraceError, NotFound, ReadOnly, StoreCl
 from headrace.layouts import posix_lock
 from headrace.layouts.base import Damage, Durability, Ticket, Volume
 from headrace.layouts.group_commit import GroupCommit
+from headrace.layouts.marks import Marks, MarksBeside
+from headrace.layouts.open_files import OpenFiles, SideBySide
 from headrace.layouts.rocketmq import recovery
 from headrace.layouts.rocketmq._kernels import (
     Batch,
@@ -29,7 +31,6 @@ from headrace.layouts.rocketmq._kernels import (
     RocketIndex,
     RocketScan,
     rocketmq_encode,
-    rocketmq_scan,
 )
 from headrace.layouts.rocketmq.commit_log import CommitLog
 from headrace.layouts.rocketmq.index_files import IndexFiles
@@ -41,6 +42,7 @@ from headrace.layouts.rocketmq.names import (
     OUR_LOCK,
     QUEUES,
     make_dirs,
+    numbered,
     queue_dirs,
     split_name,
 )
@@ -89,11 +91,16 @@ class RocketVolume(Volume):
         self._committer: ThreadPoolExecutor | None = None
         self._stop, self._keeper = threading.Event(), None
         self._damage: list[Damage] = []
+        self._side_by_side = SideBySide(parallel=self._real)
+        self.files = OpenFiles(self.options.open_queues_max, self._side_by_side)
+        self._published, self._beside = Marks(self.disk, self.path), MarksBeside(self.disk, self.path)
+        self.durable_end: int | None = None
         self._last_store_ms, self._keyed, self._unsynced = 0, False, False
         self.commits = GroupCommit(self.path, lambda: self.commit_log.next, self._sync)
         self.index = IndexFiles(self.disk, self.path, self.options)
         if self.read_only:
-            self._find_end()
+            if self.disk.lock_holder(f"{self.path}/{OUR_LOCK}") is not None:
+                self.follow()
             return
         self._take(create)
         if maintenance:
@@ -110,7 +117,9 @@ class RocketVolume(Volume):
                 self._broker_lock = posix_lock.PosixLock(f"{self.path}/{LOCK}", "RocketMQ broker")
             clean = self.disk.entry(f"{self.path}/{ABORT}") is None
             self.disk.replace_file(f"{self.path}/{ABORT}", str(os.getpid()).encode())
+            self._published.begin()
             self._recover(clean)
+            self._published.publish(COMMIT_LOG, (self.commit_log.next, 0, 0))
         except BaseException:
             self._release()
             raise
@@ -121,12 +130,14 @@ class RocketVolume(Volume):
         if self._lock is not None:
             self._lock.release()
 
-    def _find_end(self) -> None:
-        """Readers need the end of the newest file only to say how much there is."""
-        starts = list(self.commit_log.files)
-        if starts:
-            scan = rocketmq_scan(self.disk, self.commit_log.path(starts[-1]), starts[-1], 0, False)
-            self.commit_log.next = starts[-1] + scan.counts()[2]
+    def follow(self) -> bool:
+        """A reader beside a writer of ours goes as far as that one has synced; whether there is more than before."""
+        mark = self._beside.of(COMMIT_LOG)
+        if not self.read_only or mark is None or mark[0] <= (self.durable_end or -1):
+            return False
+        self.durable_end = mark[0]
+        self.commit_log.files = numbered(self.disk, self.commit_log.directory)
+        return True
 
     def _recover(self, clean: bool) -> None:
         keys = self.options.message_index_enable
@@ -139,15 +150,19 @@ class RocketVolume(Volume):
         for scan in found.scans:
             for topic, queue, first, entries in scan.queues():
                 name = f"{topic}-{queue}"
-                split_name(name)
-                files = touched.setdefault(name, self._files(name))
-                recovery.dispatch(files, first, entries)
+                if name not in touched:
+                    touched[name] = self._files(name)
+                recovery.dispatch(touched[name], first, entries)
+                touched[name].park()
         unsure = list[str]() if clean else list(queue_dirs(self.disk, self.path))
         for name in unsure:
-            files = touched.setdefault(name, self._files(name))
-            recovery.cut_queue(files, found.next, found.tails)
-        for files in touched.values():
-            files.close()
+            if name not in touched:
+                touched[name] = self._files(name)
+            recovery.cut_queue(touched[name], found.next, found.tails)
+            touched[name].park()
+        # A clean stop says that queues are whole, also those that nobody opens until then.
+        if problems := self._side_by_side.each(QueueFiles.finish, touched.values()):
+            raise problems[0]
         self.index.begin()
         if keys and not clean:
             after = self.index.end_address
@@ -172,29 +187,41 @@ class RocketVolume(Volume):
             self._check_open()
             if name not in self._queues:
                 split_name(name)
-                if name not in queue_dirs(self.disk, self.path):
+                if not self._exists(name):
                     raise NotFound(
                         f"{self.path}: no log {name!r}; there are: {', '.join(self.logs()[:20]) or 'none'}"
                     )
                 files = self._files(name)
-                self._queues[name] = RocketQueue(self, name, files, files.end())
+                self._queues[name] = RocketQueue(self, name, files, files.end(self.durable_end))
             return self._queues[name]
 
     def create(self, name: str, **options: Any) -> RocketQueue:
         """A new queue (or the existing one). Queues have no options of their own."""
+        return self.create_many([name], **options)[0]
+
+    def create_many(self, names: Sequence[str], **options: Any) -> list[RocketQueue]:
+        """The same for many, which costs less than one by one: their syncs run side by side."""
         with self._mutex:
             self._check_open()
             if self.read_only:
                 raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
             if options:
                 raise BadInput("a queue of RocketMQ has no options of its own; give them to the store")
-            split_name(name)
-            if name in self.logs():
-                return self.open(name)
-            files = self._files(name)
-            make_dirs(self.disk, files.directory)
-            self._queues[name] = RocketQueue(self, name, files, 0)
-            return self._queues[name]
+            absent = [name for name in dict.fromkeys(names) if not self._exists(name)]
+            if absent:
+                made = [self._files(name).directory for name in absent]
+                for directory in made:
+                    self.disk.create_dir_all(directory)
+                topics = dict.fromkeys(directory.rpartition("/")[0] for directory in made)
+                if problems := self._side_by_side.each(self.disk.sync_dir, topics):
+                    raise problems[0]
+                self.disk.sync_dir(f"{self.path}/{QUEUES}")
+            return [self.open(name) for name in names]
+
+    def _exists(self, name: str) -> bool:
+        topic, queue = split_name(name)
+        entry = self.disk.entry(f"{self.path}/{QUEUES}/{topic}/{queue}")
+        return name in self._queues or (entry is not None and entry[0])
 
     def delete(self, name: str) -> None:
         """Remove a queue's files. Its messages stay in the commit log until their file goes."""
@@ -206,6 +233,7 @@ class RocketVolume(Volume):
 
     def append(self, log: RocketQueue, batch: Batch, keep_positions: bool) -> Ticket:
         """Encode for the next address of the shared log, write, dispatch."""
+        self.files.use(log)
         with self._mutex:
             self._check_open()
             log.check_writable()
@@ -244,8 +272,9 @@ class RocketVolume(Volume):
     # Durability and life
 
     def _sync(self) -> None:
-        self._unsynced = False
+        self._unsynced, point = False, self.commit_log.next
         self.commit_log.sync()
+        self._published.publish(COMMIT_LOG, (point, 0, 0))
 
     def commit(self, tickets: Iterable[Ticket]) -> None:
         """One sync of the commit log serves all queues."""
@@ -327,6 +356,7 @@ class RocketVolume(Volume):
                 for queue in self._queues.values():
                     queue.close()
                 self.index.close()
+                self._side_by_side.close()
 
     def _finish(self) -> None:
         problem: HeadraceError | None = None
@@ -336,8 +366,9 @@ class RocketVolume(Volume):
             problem = error
         if problem is not None:
             raise problem
-        for queue in self._queues.values():
-            queue.files.sync()
+        problems = self._side_by_side.each(lambda queue: queue.files.finish(), self._queues.values())
+        if problems:
+            raise problems[0]
         recovery.write_checkpoint(self.disk, self.path, self._last_store_ms, self.commit_log.next)
         self.disk.remove_file(f"{self.path}/{ABORT}")
         self.disk.sync_dir(self.path)

@@ -23,6 +23,8 @@ pub struct SurveyRules {
     pub inflated_max: usize,
     /// The `.index` that is there: it tells where batches begin when the log does not.
     pub anchors: Vec<u8>,
+    /// Bytes beyond are not looked at: somebody is writing there.
+    pub limit: u64,
 }
 
 #[derive(Default)]
@@ -52,7 +54,7 @@ pub struct Survey {
 
 pub fn survey(disk: &Arc<dyn Disk>, path: &str, rules: &SurveyRules, producers: &mut Producers) -> DiskResult<Survey> {
     let file = disk.open(path, OpenMode::Read)?;
-    let file_len = file.len()?;
+    let file_len = file.len()?.min(rules.limit);
     let mut walker = Walker::new(file, file_len, rules.base, rules.ceiling, rules.anchors.clone());
     (walker.position, walker.last) = (rules.from, rules.last);
     let mut found = Survey { file_len, last: rules.last, first_batch_time: -1, ..Survey::default() };

@@ -12,10 +12,14 @@ use crate::disk::{Disk, DiskFile, DiskResult, OpenMode};
 pub struct SegmentWriter {
     disk: Arc<dyn Disk>,
     stem: String,
-    log: Arc<dyn DiskFile>,
+    /// Opened when needed, and again after `release_files`.
+    log: Option<Arc<dyn DiskFile>>,
     /// Opened with their first entry: a thousand small logs are a thousand files, not three thousand.
     index_file: Option<Arc<dyn DiskFile>>,
     times_file: Option<Arc<dyn DiskFile>>,
+    /// Entries were written since the files were opened for this segment.
+    index_dirty: bool,
+    times_dirty: bool,
     pub size: u64,
     /// The largest time of the first batch; −1 before it.
     pub first_batch_time: i64,
@@ -36,9 +40,11 @@ impl SegmentWriter {
         let mut writer = SegmentWriter {
             disk: disk.clone(),
             stem: stem.to_owned(),
-            log: disk.open(&format!("{stem}.log"), OpenMode::Write)?,
+            log: Some(disk.open(&format!("{stem}.log"), OpenMode::Write)?),
             index_file: None,
             times_file: None,
+            index_dirty: false,
+            times_dirty: false,
             size,
             first_batch_time,
             index,
@@ -46,12 +52,9 @@ impl SegmentWriter {
             times_written: 0,
         };
         // An index of the broker may have room at its end that was not used.
-        for (ending, len) in [("index", writer.index.index.len()), ("timeindex", writer.index.times.len())] {
-            let path = format!("{stem}.{ending}");
-            if disk.entry(&path)?.is_some_and(|entry| entry.len != len as u64) {
-                disk.open(&path, OpenMode::Write)?.set_len(len as u64)?;
-            }
-        }
+        let lengths = (writer.index.index.len() as u64, writer.index.times.len() as u64);
+        writer.index_dirty = cut(disk, &format!("{stem}.index"), lengths.0)?;
+        writer.times_dirty = cut(disk, &format!("{stem}.timeindex"), lengths.1)?;
         writer.flush_index()?;
         Ok(writer)
     }
@@ -71,9 +74,10 @@ impl SegmentWriter {
             return Ok(0);
         }
         let bytes = &encoded.bytes[first.at..end_of(taken)];
-        if let Err(error) = self.log.write_at(self.size, bytes) {
+        let log = opened(&mut self.log, &self.disk, &self.stem, "log")?;
+        if let Err(error) = log.write_at(self.size, bytes) {
             // If the cut fails too, the next write covers the same bytes.
-            let _ = self.log.set_len(self.size);
+            let _ = log.set_len(self.size);
             return Err(error);
         }
         for piece in &pieces[..taken] {
@@ -93,18 +97,25 @@ impl SegmentWriter {
         if self.index_written < self.index.index.len() {
             let file = opened(&mut self.index_file, &self.disk, &self.stem, "index")?;
             file.write_at(self.index_written as u64, &self.index.index[self.index_written..])?;
-            self.index_written = self.index.index.len();
+            (self.index_written, self.index_dirty) = (self.index.index.len(), true);
         }
         if self.times_written < self.index.times.len() {
             let file = opened(&mut self.times_file, &self.disk, &self.stem, "timeindex")?;
             file.write_at(self.times_written as u64, &self.index.times[self.times_written..])?;
-            self.times_written = self.index.times.len();
+            (self.times_written, self.times_dirty) = (self.index.times.len(), true);
         }
         Ok(())
     }
 
-    pub fn log_file(&self) -> Arc<dyn DiskFile> {
+    /// What a sync is asked of; None when the file is not open: then it was synced before it was closed.
+    pub fn log_file(&self) -> Option<Arc<dyn DiskFile>> {
         self.log.clone()
+    }
+
+    /// Give the descriptors up until the next append. The caller has synced the log: an error of the disk is told to
+    /// those who have the file open.
+    pub fn release_files(&mut self) {
+        (self.log, self.index_file, self.times_file) = (None, None, None);
     }
 
     /// Entries in the two indexes.
@@ -116,10 +127,26 @@ impl SegmentWriter {
     pub fn close(&mut self) -> DiskResult<()> {
         self.index.close();
         self.flush_index()?;
-        opened(&mut self.index_file, &self.disk, &self.stem, "index")?.sync_data()?;
-        opened(&mut self.times_file, &self.disk, &self.stem, "timeindex")?.sync_data()?;
-        self.log.sync_data()
+        // Both must be there, also empty; what was not written needs no sync.
+        let index = opened(&mut self.index_file, &self.disk, &self.stem, "index")?;
+        if std::mem::take(&mut self.index_dirty) {
+            index.sync_data()?;
+        }
+        let times = opened(&mut self.times_file, &self.disk, &self.stem, "timeindex")?;
+        if std::mem::take(&mut self.times_dirty) {
+            times.sync_data()?;
+        }
+        opened(&mut self.log, &self.disk, &self.stem, "log")?.sync_data()
     }
+}
+
+/// Whether the file had to be given that length.
+fn cut(disk: &Arc<dyn Disk>, path: &str, len: u64) -> DiskResult<bool> {
+    let differs = disk.entry(path)?.is_some_and(|entry| entry.len != len);
+    if differs {
+        disk.open(path, OpenMode::Write)?.set_len(len)?;
+    }
+    Ok(differs)
 }
 
 fn opened<'a>(

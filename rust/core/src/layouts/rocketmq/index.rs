@@ -75,7 +75,7 @@ impl IndexFile {
             let before = if before > 0 && before < self.header.count { before } else { 0 };
             // The first entry of a file counts from the end of the file before: the library's way.
             let begin = if self.header.begin_ms > 0 { self.header.begin_ms } else { *store_ms };
-            let seconds = ((store_ms - begin) / 1000).clamp(0, i64::from(i32::MAX)) as i32;
+            let seconds = (store_ms.saturating_sub(begin) / 1000).clamp(0, i64::from(i32::MAX)) as i32;
             if self.header.count == 1 {
                 (self.header.begin_ms, self.header.begin_address) = (*store_ms, *address);
             }
@@ -86,7 +86,7 @@ impl IndexFile {
             entry[16..].copy_from_slice(&before.to_be_bytes());
             self.file.write_at(self.entry_at(self.header.count), &entry)?;
             self.file.write_at(slot_at, &self.header.count.to_be_bytes())?;
-            self.header.slots_used += i32::from(before == 0);
+            self.header.slots_used = self.header.slots_used.saturating_add(i32::from(before == 0));
             self.header.count += 1;
             (self.header.end_ms, self.header.end_address) = (*store_ms, *address);
             taken += 1;

@@ -52,26 +52,30 @@ impl CommitLogReader {
         inflated_max: usize,
     ) -> DiskResult<(Batch, usize, Vec<Finding>)> {
         let wanted: Vec<(u64, u64)> = entries.chunks_exact(ENTRY).map(place).collect();
-        let (mut buffer, mut found, mut findings) = (topic.to_vec(), Vec::with_capacity(wanted.len()), Vec::new());
-        let subject = Span { offset: 0, len: topic.len() as u32 };
+        let (mut buffer, mut found, mut findings) = (Vec::new(), Vec::with_capacity(wanted.len()), Vec::new());
         let mut at = 0;
         while at < wanted.len() && (at == 0 || buffer.len() < bytes_max) {
             let end = at + run_of(&wanted[at..], self.file_end(wanted[at].0), bytes_max as u64);
-            let (start, stop) = (wanted[at].0, wanted[at..end].iter().map(|(a, s)| a + s).max().unwrap_or(0));
+            let (start, stop) = (wanted[at].0, wanted[at..end].iter().map(end_of).max().unwrap_or(0));
             let base = buffer.len();
             if let Some((file_start, file)) = self.file_at(start) {
                 let bytes = file.read_at(start - file_start, (stop - start) as usize)?;
-                buffer.extend_from_slice(&bytes);
+                // Mostly one run is all: then nothing is copied.
+                if buffer.is_empty() {
+                    buffer = bytes;
+                } else {
+                    buffer.extend_from_slice(&bytes);
+                }
             }
             let read = buffer.len() - base;
             for (index, (address, size)) in wanted[at..end].iter().enumerate() {
-                let offset = first + (at + index) as i64;
+                let offset = first.wrapping_add((at + index) as i64);
                 let from = (address - start) as usize;
                 let piece = from..(from + *size as usize).min(read).max(from.min(read));
                 let bytes = &buffer[base + piece.start.min(read)..base + piece.end];
                 match check(bytes, *address, topic, queue, offset) {
                     Ok(view) => {
-                        let made = entry(&mut buffer, base + from, &view, subject, inflated_max);
+                        let made = entry(&mut buffer, base + from, &view, inflated_max);
                         match made {
                             Ok(made) => found.push(made),
                             Err(why) => {
@@ -123,15 +127,20 @@ fn place(entry: &[u8]) -> (u64, u64) {
 fn run_of(wanted: &[(u64, u64)], file_end: u64, bytes_max: u64) -> usize {
     let start = wanted[0].0;
     let most = RUN_BYTES.min(bytes_max);
-    let mut end = start + wanted[0].1;
-    for (count, (address, size)) in wanted.iter().enumerate().skip(1) {
-        let apart = *address < end || *address - end > GAP_BYTES || *address >= file_end;
-        if apart || address + size - start > most {
+    let mut end = end_of(&wanted[0]);
+    for (count, place) in wanted.iter().enumerate().skip(1) {
+        let apart = place.0 < end || place.0 - end > GAP_BYTES || place.0 >= file_end;
+        if apart || end_of(place) - start > most {
             return count;
         }
-        end = address + size;
+        end = end_of(place);
     }
     wanted.len()
+}
+
+/// One above the last byte. Entries come from a file: the address may be anything.
+fn end_of(place: &(u64, u64)) -> u64 {
+    place.0.saturating_add(place.1)
 }
 
 fn check(bytes: &[u8], address: u64, topic: &[u8], queue: i32, offset: i64) -> Result<View, &'static str> {
@@ -143,7 +152,7 @@ fn check(bytes: &[u8], address: u64, topic: &[u8], queue: i32, offset: i64) -> R
     Ok(view)
 }
 
-fn entry(buffer: &mut Vec<u8>, at: usize, view: &View, subject: Span, inflated_max: usize) -> Result<Entry, String> {
+fn entry(buffer: &mut Vec<u8>, at: usize, view: &View, inflated_max: usize) -> Result<Entry, String> {
     let span = |range: &std::ops::Range<usize>| Span { offset: (at + range.start) as u32, len: range.len() as u32 };
     let bytes = &buffer[at..at + view.size];
     let key = view.property(bytes, b"KEYS").map_or(Span::NULL, |key| Span {
@@ -152,7 +161,7 @@ fn entry(buffer: &mut Vec<u8>, at: usize, view: &View, subject: Span, inflated_m
         len: key.len() as u32,
     });
     let headers = if view.properties.is_empty() { Span::NULL } else { span(&view.properties) };
-    let mut data = span(&view.body);
+    let (subject, mut data) = (span(&view.topic), span(&view.body));
     if view.sys_flag & FLAG_COMPRESSED != 0 {
         let plain = inflate(&bytes[view.body.clone()], view.sys_flag, inflated_max)?;
         data = Span { offset: buffer.len() as u32, len: plain.len() as u32 };
