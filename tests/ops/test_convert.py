@@ -12,9 +12,11 @@ import headrace
 from headrace._core import Batch
 from headrace.cli.main import run
 from headrace.errors import AlreadyExists, BadInput, Damaged
-from headrace.layouts.base import Log
+from headrace.layouts.base import ConsumerState, Log, SequencePair
 from headrace.layouts.detect import LAYOUTS
 from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.volume import JetStreamVolume
+from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.ops import conversion
 from headrace.ops.conversion import convert
 from headrace.ops.conversion.mapping import default_log, make_mapping
@@ -136,6 +138,35 @@ def test_keys_from_subjects(tmp_path: Path) -> None:
         store.commit(store.append(headrace.batch(["s.a", "s.b"], [b"1", b"2"])).mark)
     convert(str(tmp_path / "js"), str(tmp_path / "k"), "kafka", carry="key")
     assert [(r[3], r[5]) for r in rows(tmp_path / "k", "S-0")] == [(b"s.a", {}), (b"s.b", {})]
+
+
+def test_groups_of_kafka_and_consumers(tmp_path: Path) -> None:
+    """A group goes on where it stood; a consumer with open messages goes on at the first of them."""
+    with KafkaVolume(str(tmp_path / "k"), mode="rw", create=True) as volume:
+        volume.commit([volume.create("t-0").append(headrace.batch("t", [b"%d" % n for n in range(20)]))])
+        volume.write_offsets("g.one", {"t-0": 7})
+        volume.write_offsets("new", {"t-0": 0})
+    report = convert(str(tmp_path / "k"), str(tmp_path / "js"), "jetstream")
+    assert report.logs[0].readers == ["g_one", "new"] and len(report.logs) == 1
+    with JetStreamVolume(str(tmp_path / "js"), mode="rw", maintenance=False) as volume:
+        store = volume.open("t-0")
+        assert store.consumers.state_of("g_one") == ConsumerState(SequencePair(7, 7), SequencePair(7, 7))
+        assert store.load_msg(8).data == b"7"
+        consumer = store.consumers.get("g_one")
+        for seq in range(8, 13):
+            consumer.update_delivered(seq, seq, 1, store.clock())
+        consumer.update_acks(9, 9)
+        consumer.commit()
+    with KafkaVolume(str(tmp_path / "back"), mode="rw", create=True) as volume:
+        volume.write_offsets("somebody", {"other-0": 1})
+    back = convert(str(tmp_path / "js"), str(tmp_path / "back"), "kafka", rules=["*=t-0"])
+    assert back.logs[0].readers == ["g_one", "new"]
+    assert "group" not in back.logs[0].notes[0] and "1 settled message(s)" in back.logs[0].notes[0]
+    with KafkaVolume(str(tmp_path / "back")) as volume:
+        at = {group: it.next for (group, log), it in volume.committed().items() if log == "t-0"}
+        assert at == {"g_one": 7, "new": 0} and volume.open("t-0").read(7).first_position == 7
+    fresh = convert(str(tmp_path / "js"), str(tmp_path / "fresh"), "kafka")
+    assert "2 reader(s) not carried over (no __consumer_offsets" in fresh.logs[0].notes[0]
 
 
 def test_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

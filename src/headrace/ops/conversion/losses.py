@@ -154,9 +154,13 @@ def _readers(source: Side, target: Side) -> Loss:
         return Loss(
             "readers", "changed", "durable consumers as durables of a client of that name; filters are lost"
         )
-    if source.layout == "rabbitmq" or target.layout == "rabbitmq":
+    if "rabbitmq" in (source.layout, target.layout):
         return Loss("readers", "lost", "RabbitMQ's queues keep none")
-    return Loss("readers", "lost", "positions of consumers and groups are not carried over")
+    if "rocketmq" in (source.layout, target.layout):
+        return Loss("readers", "lost", "RocketMQ keeps them outside its store")
+    if target.layout == "kafka":
+        return Loss("readers", "changed", "groups that go on at the first message that was not settled")
+    return Loss("readers", "kept", "groups as durable readers at their committed offset")
 
 
 def _holes(target: Side) -> str:

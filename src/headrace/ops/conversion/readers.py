@@ -1,25 +1,29 @@
 """Readers that outlive their clients, from one layout to the other: where they stand and what they have not settled.
 
-    NATS Streaming   durable, durable queue group   ⇄   JetStream   durable consumer (o.dat)
-
-Positions are those of the target: both sides count from 1, so they stay what they were.
+NATS Streaming   durable, durable queue group
+JetStream        durable consumer (o.dat)
+Kafka            group (its committed offset; nothing of what is open behind it)
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from headrace.errors import HeadraceError
-from headrace.layouts.base import ConsumerState, Log, Pending, SequencePair
+from headrace.layouts.base import ConsumerState, Log, Pending, SequencePair, Volume
 from headrace.layouts.jetstream.config import ConsumerConfig
 from headrace.layouts.jetstream.rebuild import copy_consumers
 from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.kafka.offsets import Committed
+from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.layouts.nats_streaming.channel import Channel
 from headrace.layouts.nats_streaming.protos import SubState
 
 _SECOND_NS = 1_000_000_000
+OFFSETS_LOGS = "__consumer_offsets-"
 _NOT_IN_NAME = re.compile(r"[\s.*>/\\:\x00-\x1f\x7f-\x9f]")
 
 
@@ -36,6 +40,11 @@ class Found:
     origin: str
     notes: tuple[str, ...] = ()
 
+    def moved(self, shift: int) -> Found:
+        """The same in the target's positions."""
+        pending = tuple(seq + shift for seq in self.pending)
+        return replace(self, delivered=self.delivered + shift, floor=self.floor + shift, pending=pending)
+
 
 @dataclass(slots=True)
 class Carried:
@@ -45,30 +54,69 @@ class Carried:
     notes: list[str] = field(default_factory=lambda: [])
 
 
-def carry_readers(source: Log, target: Log) -> Carried:
-    """Every durable reader of the source into the target, where both know such readers."""
-    done = Carried()
-    if isinstance(source, FileStreamStore) and isinstance(target, FileStreamStore):
-        failed = copy_consumers(source, target)
-        done.names = [name for name in source.consumers.names() if name not in failed]
-        done.notes = [f"consumer {name}: {why}" for name, why in failed.items()]
-    elif isinstance(source, Channel) and isinstance(target, Channel):
-        target.subscriptions.take_from(source.subscriptions)
-        target.subscriptions.commit()
-        done.names = target.subscriptions.names()
-    elif isinstance(source, Channel) and isinstance(target, FileStreamStore):
-        _to_consumers(_of_channel(source), target, done)
-    elif isinstance(source, FileStreamStore) and isinstance(target, Channel):
-        _to_channel(_of_stream(source), target, done)
-    elif isinstance(source, FileStreamStore | Channel) and (known := _names(source)):
-        done.notes.append(f"{len(known)} reader(s) not carried over: {', '.join(known[:10])}")
-    return done
+class Readers:
+    """Carries the readers of one volume into another."""
+
+    def __init__(self, source: Volume, target: Volume) -> None:
+        self._source, self._target = source, target
+        self._committed: dict[tuple[str, str], Committed] | None = None
+
+    def carry(self, source: Log, target: Log, shift: int) -> Carried:
+        """Every durable reader of a log, where both sides know such readers. `shift`: what positions moved by."""
+        done = Carried()
+        if isinstance(source, FileStreamStore) and isinstance(target, FileStreamStore):
+            failed = copy_consumers(source, target)
+            done.names = [name for name in source.consumers.names() if name not in failed]
+            done.notes = [f"consumer {name}: {why}" for name, why in failed.items()]
+        elif isinstance(source, Channel) and isinstance(target, Channel):
+            target.subscriptions.take_from(source.subscriptions)
+            target.subscriptions.commit()
+            done.names = target.subscriptions.names()
+        elif found := [each.moved(shift) for each in self._found(source)]:
+            if isinstance(target, FileStreamStore):
+                _to_consumers(found, target, done)
+            elif isinstance(target, Channel):
+                _to_channel(found, target, done)
+            elif isinstance(self._target, KafkaVolume):
+                _to_groups(found, self._target, target.name, done)
+            else:
+                done.notes.append(_left([each.name for each in found]))
+        return done
+
+    def _found(self, source: Log) -> list[Found]:
+        if isinstance(source, Channel):
+            return _of_channel(source)
+        if isinstance(source, FileStreamStore):
+            return _of_stream(source)
+        if isinstance(self._source, KafkaVolume):
+            if self._committed is None:
+                self._committed = self._source.committed()
+            return [
+                Found(group, it.next - 1, it.next - 1, (), 0, 0, f"group {group} of Kafka log {log}")
+                for (group, log), it in sorted(self._committed.items())
+                if log == source.name
+            ]
+        return []
 
 
-def _names(source: FileStreamStore | Channel) -> list[str]:
-    if isinstance(source, FileStreamStore):
-        return source.consumers.names()
-    return [reader.name for reader in source.subscriptions.readers() if reader.is_durable]
+def _left(names: Sequence[str], why: str = "") -> str:
+    return f"{len(names)} reader(s) not carried over{why}: {', '.join(names[:10])}"
+
+
+def _to_groups(readers: list[Found], volume: KafkaVolume, log: str, done: Carried) -> None:
+    """What a group is given next is the first message that it has not settled: some may come twice, none is missed."""
+    if not any(name.startswith(OFFSETS_LOGS) for name in volume.logs()):
+        why = " (no __consumer_offsets in the directory: a broker makes it when the first group commits)"
+        done.notes.append(_left([reader.name for reader in readers], why))
+        return
+    for reader in readers:
+        volume.write_offsets(reader.name, {log: reader.floor + 1})
+        done.names.append(reader.name)
+        again = reader.delivered - reader.floor - len(reader.pending)
+        if again:
+            done.notes.append(
+                f"{reader.origin}: {again} settled message(s) behind its first open one come again"
+            )
 
 
 def _of_channel(channel: Channel) -> list[Found]:
@@ -121,9 +169,10 @@ def _to_consumers(readers: list[Found], store: FileStreamStore, done: Carried) -
     now = store.clock()
     first = store.fast_state().first_seq
     for reader in readers:
+        name = _NOT_IN_NAME.sub("_", reader.name)
         config = ConsumerConfig(
-            durable_name=reader.name,
-            name=reader.name,
+            durable_name=name,
+            name=name,
             description=f"converted from {reader.origin}"[:4096],
             ack_policy="explicit",
             ack_wait=reader.ack_wait_ns,
@@ -133,7 +182,7 @@ def _to_consumers(readers: list[Found], store: FileStreamStore, done: Carried) -
         pending = {seq: Pending(seq, now - 86_400 * _SECOND_NS) for seq in reader.pending if seq >= first}
         floor = min(pending, default=reader.delivered + 1) - 1
         try:
-            made = store.consumers.create(reader.name, config, now)
+            made = store.consumers.create(name, config, now)
             made.update(
                 ConsumerState(
                     delivered=SequencePair(reader.delivered, reader.delivered),
@@ -144,7 +193,7 @@ def _to_consumers(readers: list[Found], store: FileStreamStore, done: Carried) -
         except HeadraceError as problem:
             done.notes.append(f"{reader.origin}: {problem}")
             continue
-        done.names.append(reader.name)
+        done.names.append(name)
     store.consumers.commit()
 
 

@@ -21,7 +21,7 @@ from headrace.layouts.jetstream.store import FileStreamStore
 from headrace.ops._kernels import Batch, Digest, Disk, recast
 from headrace.ops.conversion import mapping as names
 from headrace.ops.conversion.losses import Loss, losses
-from headrace.ops.conversion.readers import Carried, carry_readers
+from headrace.ops.conversion.readers import Carried, Readers
 from headrace.ops.conversion.sides import Side, sides
 from headrace.ops.conversion.target import Asked, Target, is_channel, open_side, open_target
 from headrace.ops.plain import plain
@@ -251,6 +251,7 @@ def _plan(volume: Volume, ways: names.Mapping, from_: Side, to: Side, only: str 
 
 def _copy_all(volume: Volume, into: Target, how: _How, items: list[ConvertedLog], steps: _Steps) -> None:
     before: Counter[str] = Counter()
+    readers = Readers(volume, into.volume)
     for item in items:
         source = volume.open(item.source)
         log = into.log(item.target, source)
@@ -263,7 +264,7 @@ def _copy_all(volume: Volume, into: Target, how: _How, items: list[ConvertedLog]
             last = state.last_seq + item.shift
             if item.positions != "renumbered" and last > log.fast_state().last_seq:
                 log.skip_msg(last)
-        told = carry_readers(source, log) if item.positions != "renumbered" else Carried()
+        told = readers.carry(source, log, item.shift) if item.positions != "renumbered" else Carried()
         item.readers, item.notes = told.names, item.notes + told.notes
         if isinstance(log, FileStreamStore):
             log.commit()
