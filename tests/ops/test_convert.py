@@ -169,6 +169,33 @@ def test_groups_of_kafka_and_consumers(tmp_path: Path) -> None:
     assert "2 reader(s) not carried over (no __consumer_offsets" in fresh.logs[0].notes[0]
 
 
+def test_a_stream_by_its_subjects(tmp_path: Path) -> None:
+    with headrace.open(str(tmp_path / "js"), "rw", create=True) as volume:
+        store = volume.create("ORDERS", subjects=["orders.>"])
+        subjects = [("orders.eu.new", "orders.us.new", "orders.eu.old", "orders.x")[n % 4] for n in range(40)]
+        store.commit(store.append(headrace.batch(subjects, [b"%d" % n for n in range(40)])).mark)
+    rules = ["ORDERS:orders.*.>={1}-0", "OTHER=o-1"]
+    report = convert(str(tmp_path / "js"), str(tmp_path / "k"), "kafka", rules=rules)
+    assert [(log.target, log.messages) for log in report.logs] == [
+        ("eu-0", 20),
+        ("us-0", 10),
+        ("ORDERS-0", 10),
+    ]
+    found = {
+        name: [(r[0], r[4]) for r in rows(tmp_path / "k", name)] for name in ("eu-0", "us-0", "ORDERS-0")
+    }
+    assert found["us-0"] == [(n, b"%d" % n) for n in range(1, 40, 4)]
+    assert found["eu-0"] == [(n, b"%d" % n) for n in range(40) if n % 2 == 0]
+    assert found["ORDERS-0"] == [(n, b"%d" % n) for n in range(3, 40, 4)]
+    convert(str(tmp_path / "js"), str(tmp_path / "split"), "jetstream", rules=["ORDERS:orders.*.>={1}"])
+    with JetStreamVolume(str(tmp_path / "split")) as volume:
+        assert {name: volume.open(name).config.subjects for name in volume.logs()} == {
+            "ORDERS": ("orders.x",), "eu": ("orders.eu.new", "orders.eu.old"), "us": ("orders.us.new",)
+        }  # fmt: skip
+    with pytest.raises(BadInput, match="is no subject"):
+        convert(str(tmp_path / "js"), str(tmp_path / "no"), "kafka", rules=["ORDERS:a..b=x-0"])
+
+
 def test_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with headrace.open(str(tmp_path / "k"), "rw", create=True, layout="kafka") as volume:
         for name in ("orders-0", "orders-1", "bills.x-0", "bills_x-0"):

@@ -41,7 +41,7 @@ def convert(
         typer.Option(
             "--map",
             metavar="FROM=TO",
-            help="Which log becomes which: 'orders-*=ORDERS_{1}', '*={topic}'. The first rule that fits decides; "
+            help="Which log becomes which: 'orders-*=ORDERS_{1}', '*={topic}'; a stream by subject: 'ORDERS:orders.*.>={1}-0'. The first rule that fits decides; "
             "logs with one target are joined.",
         ),
     ] = None,

@@ -1,6 +1,7 @@
 """Which log becomes which: the rules that people give, and what happens without one.
 
     --map 'orders-*=ORDERS_{1}'      by the source's name; `*` is any text, {1} {2} … what it stood for
+    --map 'ORDERS:orders.*=o-{1}'    the messages of a stream by their subject, with the wildcards of subjects
     --subject '{topic}.{partition}'  the subject (routing key) of the messages; {subject} is the message's own
 
 Names in braces: log, and its parts: stream (account), channel, topic and partition, vhost and queue.
@@ -29,16 +30,36 @@ class Rule:
 
     text: str
     pattern: re.Pattern[str]
+    subject: re.Pattern[str] | None
     target: str
 
     @staticmethod
-    def parse(text: str) -> Rule:
-        """BadInput for what is no rule."""
+    def parse(text: str, *, by_subject: bool = False) -> Rule:
+        """BadInput for what is no rule. `by_subject`: the source's messages have subjects that a rule may name."""
         source, equals, target = text.partition("=")
         if not equals or not source or not target:
             raise BadInput(f"--map {text!r}: write SOURCE=TARGET, for instance 'orders-*=ORDERS_{{1}}'")
-        pattern = "(.*)".join(re.escape(part) for part in source.split("*"))
-        return Rule(text, re.compile(pattern, re.DOTALL), target)
+        name, colon, subject = source.partition(":") if by_subject else (source, "", "")
+        pattern = "(.*)".join(re.escape(part) for part in name.split("*"))
+        return Rule(
+            text, re.compile(pattern, re.DOTALL), _subject_pattern(subject) if colon else None, target
+        )
+
+    def fits(self, log: str, subject: str | None) -> tuple[str, ...] | None:
+        """What its wildcards stand for; None when it does not fit."""
+        match = self.pattern.fullmatch(log)
+        if match is None or self.subject is None:
+            return None if match is None else match.groups()
+        on = self.subject.fullmatch(subject) if subject is not None else None
+        return None if on is None else (*match.groups(), *on.groups())
+
+
+def _subject_pattern(subject: str) -> re.Pattern[str]:
+    tokens = subject.split(".")
+    if "" in tokens or ">" in tokens[:-1]:
+        raise BadInput(f"--map: {subject!r} is no subject")
+    spelled = {"*": "([^.]+)", ">": "(.+)"}
+    return re.compile(r"\.".join(spelled.get(token, re.escape(token)) for token in tokens))
 
 
 def parts_of(layout: str, log: str) -> dict[str, str]:
@@ -119,14 +140,22 @@ class Mapping:
     rules: tuple[Rule, ...]
     subject: str | None
 
-    def log_for(self, log: str) -> str:
+    def log_for(self, log: str, subject: str | None = None) -> str:
         """The target's log; the first rule that fits decides."""
         for rule in self.rules:
-            match = rule.pattern.fullmatch(log)
-            if match is not None:
-                captured = {str(number): text for number, text in enumerate(match.groups(), 1)}
+            groups = rule.fits(log, subject)
+            if groups is not None:
+                captured = {str(number): text for number, text in enumerate(groups, 1)}
                 return fill(rule.target, parts_of(self.source, log) | captured, "--map")
         return default_log(self.source, self.target, log)
+
+    def ruled(self, log: str, subject: str | None = None) -> bool:
+        """Whether somebody said what becomes of it."""
+        return any(rule.fits(log, subject) is not None for rule in self.rules)
+
+    def splits(self, log: str) -> bool:
+        """Whether its messages may go to several logs."""
+        return any(rule.subject is not None and rule.pattern.fullmatch(log) for rule in self.rules)
 
     def subject_for(self, log: str) -> str | None:
         """The subject of its messages; None: each keeps its own."""
@@ -142,4 +171,5 @@ def make_mapping(source: str, target: str, rules: Sequence[str], subject: str | 
     """BadInput for a rule that says nothing."""
     if subject is not None and target not in ("jetstream", "rabbitmq"):
         raise BadInput(f"--subject: messages of {target} have no subject of their own; use --map")
-    return Mapping(source, target, tuple(Rule.parse(rule) for rule in rules), subject)
+    by_subject = source == "jetstream"
+    return Mapping(source, target, tuple(Rule.parse(rule, by_subject=by_subject) for rule in rules), subject)

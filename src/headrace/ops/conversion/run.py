@@ -45,6 +45,8 @@ class ConvertedLog:
     positions: str
     """"kept", "shifted", or "renumbered"."""
     shift: int = 0
+    subjects: tuple[str, ...] = ()
+    """Only the messages on these; empty: all."""
     copied: int = 0
     """In this run: fewer than there are when an interrupted conversion went on."""
     source_hash: str | None = None
@@ -174,7 +176,7 @@ def convert(
         asked = Asked(
             source=path,
             to=to,
-            logs=tuple((item.source, item.target) for item in items),
+            logs=tuple((item.source, item.target, *item.subjects) for item in items),
             subject=subject,
             carry=carry,
             options=dict(options or {}),
@@ -217,36 +219,39 @@ def _plan(volume: Volume, ways: names.Mapping, from_: Side, to: Side, only: str 
     if from_.layout == "kafka" and to.layout != "kafka" and only is None:
         # The cluster's own topics are not anybody's messages.
         chosen = [name for name in chosen if not name.startswith("__")]
-    targets = {name: ways.log_for(name) for name in chosen}
-    together = Counter(targets.values())
-    items: list[ConvertedLog] = []
-    for name in chosen:
-        state = volume.open(name).state()
-        item = ConvertedLog(
-            name,
-            targets[name],
-            ways.subject_for(name),
-            state.messages,
-            state.first_seq,
-            state.last_seq,
-            "kept",
-        )
+    items = [item for name in chosen for item in _items(volume.open(name), ways)]
+    together = Counter(item.target for item in items)
+    for item in items:
         item.shift = to.origin - from_.origin
         if together[item.target] > 1 or not to.holes:
             item.positions = "renumbered"
         elif item.shift:
             item.positions = "shifted"
         if together[item.target] > 1:
-            item.notes.append(
-                f"joins {item.target} with others: {from_.log} after {from_.log}, numbered anew"
-            )
-            if not any(rule.pattern.fullmatch(name) for rule in ways.rules):
-                same = [other for other in chosen if targets[other] == item.target]
+            item.notes.append(f"joins {item.target} with others: one after the other, numbered anew")
+            if not all(ways.ruled(item.source, subject) for subject in item.subjects or (None,)):
+                same = [other.source for other in items if other.target == item.target]
                 raise BadInput(
                     f"{', '.join(same)} would all be called {item.target!r} in {PRODUCTS[to.layout]}; say with --map how"
                 )
-        items.append(item)
     return items
+
+
+def _items(log: Log, ways: names.Mapping) -> list[ConvertedLog]:
+    """A log as one item, or, where rules go by subject, as one for each target."""
+    name, subject = log.name, ways.subject_for(log.name)
+    if not isinstance(log, FileStreamStore) or not ways.splits(name):
+        state = log.state()
+        target = ways.log_for(name)
+        return [ConvertedLog(name, target, subject, state.messages, state.first_seq, state.last_seq, "kept")]
+    found: dict[str, ConvertedLog] = {}
+    for each, state in sorted(log.subjects_state(">").items()):
+        target = ways.log_for(name, each)
+        item = found.setdefault(target, ConvertedLog(name, target, subject, 0, state.first, 0, "kept"))
+        item.messages += state.msgs
+        item.first, item.last = min(item.first, state.first), max(item.last, state.last)
+        item.subjects = (*item.subjects, each)
+    return list(found.values())
 
 
 def _copy_all(volume: Volume, into: Target, how: _How, items: list[ConvertedLog], steps: _Steps) -> None:
@@ -262,13 +267,14 @@ def _copy_all(volume: Volume, into: Target, how: _How, items: list[ConvertedLog]
         if isinstance(log, FileStreamStore):
             state = source.state()
             last = state.last_seq + item.shift
-            if item.positions != "renumbered" and last > log.fast_state().last_seq:
+            if item.positions != "renumbered" and not item.subjects and last > log.fast_state().last_seq:
                 log.skip_msg(last)
-        told = readers.carry(source, log, item.shift) if item.positions != "renumbered" else Carried()
+        whole = item.positions != "renumbered" and not item.subjects
+        told = readers.carry(source, log, item.shift) if whole else Carried()
         item.readers, item.notes = told.names, item.notes + told.notes
         if isinstance(log, FileStreamStore):
             log.commit()
-            into.finish_stream(source, log, item.subject)
+            into.finish_stream(source, log, item.subject, whole=whole)
 
 
 def _copy(
@@ -290,7 +296,7 @@ def _copy(
         log.compact(item.first + item.shift)
     steps.done(item.messages if done >= item.messages else max(done, 0))
     waiting, last = 0, None
-    for batch in source.batches(Predicate(first=start)):
+    for batch in source.batches(Predicate(first=start, subjects=item.subjects)):
         if leave:
             skipped = min(leave, len(batch))
             leave -= skipped
@@ -323,7 +329,7 @@ def _compare(volume: Volume, into: Target, how: _How, items: list[ConvertedLog],
             parts, tick = how.parts(item), max(how.to.tick_ns, 1)
             shift = item.shift if item.positions != "renumbered" else 0
             theirs = Digest()
-            for batch in volume.open(item.source).batches():
+            for batch in volume.open(item.source).batches(Predicate(subjects=item.subjects)):
                 theirs.add(batch, parts, shift, how.began_ns, tick)
                 steps.done(len(batch))
             if item.target not in readers:

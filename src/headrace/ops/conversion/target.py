@@ -37,7 +37,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     v: int = 1
     source: str
     to: str
-    logs: tuple[tuple[str, str], ...]
+    logs: tuple[tuple[str, ...], ...]
     subject: str | None
     carry: str
     options: dict[str, str]
@@ -89,9 +89,10 @@ class Target:
         self.opened[name] = log
         return log
 
-    def finish_stream(self, source: Log, store: FileStreamStore, subject: str | None) -> None:
-        """Note the configuration that the stream gets when it is closed: the source's, or what its messages need."""
-        if isinstance(source, FileStreamStore):
+    def finish_stream(self, source: Log, store: FileStreamStore, subject: str | None, *, whole: bool) -> None:
+        """Note the configuration that the stream gets when it is closed: the source's if it is the `whole` of it, else
+        what its messages need."""
+        if isinstance(source, FileStreamStore) and whole:
             config = msgspec.structs.replace(source.config, name=store.name)
             self.settled.append(_Settled(store, config, store.clock(), unmoved_consumers(self.disk, source)))
             return
