@@ -1,6 +1,6 @@
 """RabbitMQ layout: append, scan to Arrow, and many queues of which nearly all are idle.
 
-python -m bench rabbit-append rabbit-scan rabbit-idle
+python -m bench rabbit-append rabbit-scan rabbit-reopen rabbit-idle
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import headrace
 from bench.harness import Figure, Sample, alternate, rss_bytes, scratch, timed
+from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq.options import RabbitOptions
 from headrace.layouts.rabbitmq.volume import RabbitVolume
 
@@ -77,6 +79,49 @@ def scan(messages: int, runs: int) -> Figure:
     return figure
 
 
+def reopen(messages: int, runs: int) -> Figure:
+    """Opening for writing after a clean stop, with a tenth of the messages, with all, and all without the checkpoint."""
+    samples: dict[str, list[Sample]] = {}
+    for count in (messages // 10, messages):
+        with scratch() as place:
+            with RabbitVolume(str(place), mode="rw", create=True, durability="interval") as volume:
+                for n in range(10):
+                    log = volume.create(f"q{n}")
+                    batch = headrace.batch("q", [os.urandom(SIZE) for _ in range(BATCH)])
+                    for _ in range(count // 10 // BATCH):
+                        log.append(batch)
+                path = next(iter(volume.vhosts.values())).path
+
+            def ours(known: bool, place: str = str(place), path: str = path) -> Callable[[], Sample]:
+                def run() -> Sample:
+                    if not known:
+                        Path(path, files.CLEAN).unlink()
+                    before = rss_bytes()
+                    with timed(1) as sample:
+                        volume = RabbitVolume(place, mode="rw")
+                        assert volume.open("q0").state().messages > 0
+                    sample = Sample(1, sample.wall_s, sample.cpu_s, {"rss": rss_bytes() - before})
+                    volume.close()
+                    return sample
+
+                return run
+
+            kinds = {f"{count}": ours(True)}
+            if count == messages:
+                kinds[f"{count}, everything read"] = ours(False)
+            samples |= alternate(runs, kinds)
+    figure = Figure(
+        "RabbitMQ layout: opening after a clean stop, 10 queues", "does not grow with the messages", samples
+    )
+    few, many, read = (figure.median(name, lambda s: s.wall_s) for name in samples)
+    figure.met = many < max(5 * few, 0.05)
+    figure.verdict = (
+        f"{few * 1e3:.1f} ms with {messages // 10:,} messages, {many * 1e3:.1f} ms with {messages:,}; "
+        f"{read * 1e3:.0f} ms when everything is read"
+    )
+    return figure
+
+
 def idle(messages: int, runs: int) -> Figure:
     """1, 100, 10,000 queues; one is used, the others had two messages each and sleep."""
     options = RabbitOptions(queue_hibernate_after=300)
@@ -125,5 +170,6 @@ def idle(messages: int, runs: int) -> Figure:
 ALL: dict[str, Callable[[int, int], Figure]] = {
     "rabbit-append": append_interval,
     "rabbit-scan": scan,
+    "rabbit-reopen": reopen,
     "rabbit-idle": idle,
 }

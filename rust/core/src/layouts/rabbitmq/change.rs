@@ -27,6 +27,10 @@ pub enum QueueError {
     BadProperties { at: usize },
     #[error("a change is staged already: apply or abandon it first")]
     Staged,
+    #[error("segment {segment} has not been read: load it first")]
+    Cold { segment: u64 },
+    #[error("rows of segments that do not fit together")]
+    BadRows,
 }
 
 /// How messages are to be written.
@@ -102,6 +106,7 @@ impl QueueIndex {
         if self.staged.is_some() {
             return Err(QueueError::Staged);
         }
+        self.refuse_cold(self.next / self.count)?;
         let mut written = Written { chunks: vec![Chunk::default()], ..Written::default() };
         let mut staged = Staged { start: self.journal.len(), next: self.next, ..Staged::default() };
         staged.steps.reserve(batch.len());
@@ -208,6 +213,9 @@ impl QueueIndex {
         let mut positions = positions.to_vec();
         positions.sort_unstable();
         positions.dedup();
+        if let Some(segment) = self.cold_of(&positions).first() {
+            return Err(QueueError::Cold { segment: *segment });
+        }
         for sequence in positions {
             let state = self.state_of(sequence);
             if !unacked(state) {

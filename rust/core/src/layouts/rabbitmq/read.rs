@@ -175,6 +175,10 @@ impl QueueIndex {
                 return Ok(found);
             };
             let start = found.next.max(number * self.count);
+            if self.cold_from(start).is_some() {
+                found.next = start; // to be loaded first
+                return Ok(found);
+            }
             self.read_segment(disk, directory, store, number, start, limits, &mut found)?;
         }
         Ok(found)
