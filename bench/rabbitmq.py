@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import headrace
@@ -24,23 +25,23 @@ QUEUES = (1, 100, 10_000)
 def append_interval(messages: int, runs: int) -> Figure:
     """Journal, map and flushes into segments; written to the system, synced every 200 ms."""
     data = [os.urandom(SIZE) for _ in range(BATCH)]
+    # The runs' files are removed at the end: for a minute ext4 searches past every inode that was just freed.
+    with scratch() as place:
+        numbers = count()
 
-    def ours() -> Sample:
-        with (
-            scratch() as place,
-            RabbitVolume(str(place), mode="rw", create=True, durability="interval") as volume,
-        ):
-            log = volume.create("q1")
-            batch = headrace.batch("q1", data)
-            with timed(messages // BATCH * BATCH) as sample:
-                for _ in range(messages // BATCH):
-                    log.append(batch)
-        return sample
+        def ours() -> Sample:
+            path = f"{place}/{next(numbers)}"
+            with RabbitVolume(path, mode="rw", create=True, durability="interval") as volume:
+                log = volume.create("q1")
+                batch = headrace.batch("q1", data)
+                with timed(messages // BATCH * BATCH) as sample:
+                    for _ in range(messages // BATCH):
+                        log.append(batch)
+            return sample
 
+        samples = alternate(runs, {"headrace": ours})
     figure = Figure(
-        "RabbitMQ layout: append 128 B, batches of 500, mode interval",
-        "<= 0.8 us CPU per message",
-        alternate(runs, {"headrace": ours}),
+        "RabbitMQ layout: append 128 B, batches of 500, mode interval", "<= 0.8 us CPU per message", samples
     )
     cpu = figure.median("headrace", lambda s: s.cpu_us)
     figure.met = cpu <= 0.8
@@ -64,8 +65,8 @@ def scan(messages: int, runs: int) -> Figure:
                     if opened:
                         log.state()
                     with timed(messages) as sample:
-                        count = sum(part.num_rows for part in log.scan())
-                    assert count == messages
+                        rows = sum(part.num_rows for part in log.scan())
+                    assert rows == messages
                 return sample
 
             return run
@@ -82,13 +83,13 @@ def scan(messages: int, runs: int) -> Figure:
 def reopen(messages: int, runs: int) -> Figure:
     """Opening for writing after a clean stop, with a tenth of the messages, with all, and all without the checkpoint."""
     samples: dict[str, list[Sample]] = {}
-    for count in (messages // 10, messages):
+    for total in (messages // 10, messages):
         with scratch() as place:
             with RabbitVolume(str(place), mode="rw", create=True, durability="interval") as volume:
                 for n in range(10):
                     log = volume.create(f"q{n}")
                     batch = headrace.batch("q", [os.urandom(SIZE) for _ in range(BATCH)])
-                    for _ in range(count // 10 // BATCH):
+                    for _ in range(total // 10 // BATCH):
                         log.append(batch)
                 path = next(iter(volume.vhosts.values())).path
 
@@ -106,9 +107,9 @@ def reopen(messages: int, runs: int) -> Figure:
 
                 return run
 
-            kinds = {f"{count}": ours(True)}
-            if count == messages:
-                kinds[f"{count}, everything read"] = ours(False)
+            kinds = {f"{total}": ours(True)}
+            if total == messages:
+                kinds[f"{total}, everything read"] = ours(False)
             samples |= alternate(runs, kinds)
     figure = Figure(
         "RabbitMQ layout: opening after a clean stop, 10 queues", "does not grow with the messages", samples
@@ -128,7 +129,7 @@ def idle(messages: int, runs: int) -> Figure:
     parts: list[str] = []
     samples: dict[str, list[Sample]] = {}
     met = True
-    for count in QUEUES if messages > 20_000 else (1, 100):
+    for queues in QUEUES if messages > 20_000 else (1, 100):
         with (
             scratch() as place,
             RabbitVolume(
@@ -136,7 +137,7 @@ def idle(messages: int, runs: int) -> Figure:
             ) as volume,
         ):
             before = rss_bytes()
-            logs = [volume.create(f"q{n}") for n in range(count)]
+            logs = [volume.create(f"q{n}") for n in range(queues)]
             for log in logs:
                 log.append(headrace.batch("q", [b"x" * SIZE] * 2))
             awake_bytes = rss_bytes() - before
@@ -150,14 +151,14 @@ def idle(messages: int, runs: int) -> Figure:
                 for _ in range(100):
                     logs[0].append(batch)
             flushed = sum(log.disk.entry(log.journal_path) == (False, 0) for log in logs[1:])
-            met &= flushed == count - 1 and quiet.cpu_s < 0.02
+            met &= flushed == queues - 1 and quiet.cpu_s < 0.02
             sample = Sample(
                 1, quiet.wall_s, quiet.cpu_s, {"awake_bytes": awake_bytes, "asleep_bytes": asleep_bytes}
             )
-            samples[f"{count} queues"] = [sample]
+            samples[f"{queues} queues"] = [sample]
             parts.append(
-                f"{count}: {quiet.cpu_s * 1e3 / quiet.wall_s:.1f} ms CPU per idle second, "
-                f"{awake_bytes / count / 1024:.1f} KiB awake, {asleep_bytes / count / 1024:.1f} KiB asleep per queue, "
+                f"{queues}: {quiet.cpu_s * 1e3 / quiet.wall_s:.1f} ms CPU per idle second, "
+                f"{awake_bytes / queues / 1024:.1f} KiB awake, {asleep_bytes / queues / 1024:.1f} KiB asleep per queue, "
                 f"{busy.cpu_us:.2f} us CPU per message into one"
             )
     figure = Figure(

@@ -994,6 +994,10 @@ class RabbitQueue:
 
     def __new__(cls, count: int, seed: bytes) -> Self: ...
     def load_segment(self, number: int, data: bytes) -> list[_RabbitFinding]: ...
+    def load_for_reading(
+        self, disk: Disk, directory: str, number: int
+    ) -> tuple[list[_RabbitFinding], list[int]]:
+        """`load_segment` from its file, whose messages are read next. (findings, sequences that cannot be read)"""
     def load_journal(self, data: bytes) -> list[_RabbitFinding]: ...
     def rows(self) -> bytes:
         """The segments' numbers, after a flush: what `restore` takes."""
@@ -1057,6 +1061,9 @@ class RabbitQueue:
     def unsend(self, positions: Sequence[int]) -> None: ...
     def first_live(self) -> int | None: ...
     def last_live(self) -> int | None: ...
+
+def amqp_header_texts(block: bytes) -> list[tuple[str, str]]:
+    """Properties, headers and envelope of an `amqp` block as texts."""
 
 def rabbit_stamp(disk: Disk, path: str, but: str) -> int:
     """Changes when a file under `path` does; those called `headrace.*` do not count, except `but`."""

@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headrace_core::batch::{Batch as CoreBatch, HeaderCodec};
+use headrace_core::layouts::rabbitmq::props::{self, Text};
 use headrace_core::layouts::rabbitmq::queue::{self, Flush, QueueError, QueueIndex, Rules, Written};
 use headrace_core::layouts::rabbitmq::read::ReadLimits;
 use headrace_core::layouts::rabbitmq::record::{Action, walk_journal, walk_segment};
@@ -25,6 +26,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rabbit_check_segment, module)?)?;
     module.add_function(wrap_pyfunction!(rabbit_check_store, module)?)?;
     module.add_function(wrap_pyfunction!(rabbit_stamp, module)?)?;
+    module.add_function(wrap_pyfunction!(amqp_header_texts, module)?)?;
     module.add_function(wrap_pyfunction!(rabbit_rewritten_segment, module)?)
 }
 
@@ -246,6 +248,18 @@ impl RabbitQueue {
         findings_of(py.detach(|| locked(&self.0).load_segment(number, data)))
     }
 
+    fn load_for_reading(
+        &self,
+        py: Python<'_>,
+        disk: &Disk,
+        directory: &str,
+        number: u64,
+    ) -> PyResult<(Vec<FindingTuple>, Vec<u64>)> {
+        let disk = disk.inner();
+        let found = py.detach(|| locked(&self.0).load_for_reading(&*disk, directory, number)).map_err(disk_error)?;
+        Ok((findings_of(found.findings), found.lost))
+    }
+
     fn load_journal(&self, py: Python<'_>, data: &[u8]) -> PyResult<Vec<FindingTuple>> {
         if let Some(segment) = locked(&self.0).cold_below(u64::MAX).first() {
             return Err(queue_error(QueueError::Cold { segment: *segment }));
@@ -419,6 +433,24 @@ impl RabbitQueue {
     fn last_live(&self) -> Option<u64> {
         locked(&self.0).last_live()
     }
+}
+
+/// (name, value) of every property, header and part of the envelope, as the Arrow column shows them.
+#[pyfunction]
+fn amqp_header_texts(block: &[u8]) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut pairs = Vec::new();
+    let _: Result<(), std::convert::Infallible> = props::each_text(block, |name, value| {
+        let value = match value {
+            Text::Bytes(bytes) => text(bytes),
+            Text::Signed(value) => value.to_string(),
+            Text::Unsigned(value) => value.to_string(),
+            Text::Made(made) => made,
+        };
+        pairs.push((text(name), value));
+        Ok(())
+    });
+    pairs
 }
 
 /// Another number once anything under `path` was changed that is not a file of ours.

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _PENDING_MAX = 1 << 40
+BUSY_BYTES = 1 << 20
+"""A journal that has grown to this size before it is cleared will do so again."""
 
 
 class RabbitLog(Log):
@@ -46,6 +48,7 @@ class RabbitLog(Log):
         self._held: list[tuple[int, int]] = []
         self._sent: list[int] = []
         self._renamed = False
+        self._spare: str | None = None
         self._tail_unread = True
         self._closed = False
         self._group = GroupCommit(name, lambda: self._mark, self._sync)
@@ -95,17 +98,23 @@ class RabbitLog(Log):
         return kernel
 
     def _warm(self, kernel: RabbitQueue, numbers: list[int]) -> None:
-        """Read segments that were known by their numbers only. What is unsound is put right first, as in recovery."""
+        """Read segments that were known by their numbers only. What is unsound is put right, as in recovery."""
         from headrace.layouts.rabbitmq.recovery import mend
 
         stored = set(kernel.cold_stored()) if numbers else set[int]()
         for number in numbers:
             path = f"{self.directory}/{number}.idx"
-            data = b"" if self.disk.entry(path) is None else self.disk.read(path)
-            found = files.damage_of(path, kernel.load_segment(number, data))
-            if not data and not self.read_only:
-                found.append(Damage(path, 0, 0, "missing", "the segment went away while the queue was open"))
-            if found and data and not self.read_only:
+            found: list[Damage] = []
+            if self.disk.entry(path) is not None:
+                findings, lost = kernel.load_for_reading(self.disk, self.directory, number)
+                found = files.damage_of(path, findings)
+                self.note_missing(lost)
+            else:
+                kernel.load_segment(number, b"")
+                if not self.read_only:
+                    self.found.append(Damage(path, 0, 0, "missing", "it went away while the queue was open"))
+            if found and not self.read_only:
+                data = self.disk.read(path)
                 kernel.load_segment(number, mend(self, number, path, data, found))
             else:
                 self.found += found
@@ -358,14 +367,39 @@ class RabbitLog(Log):
         return size + written
 
     def _clear_journal(self) -> None:
-        """By an empty file under the same name: after a power cut there is the old journal, whole, or the new one."""
-        if self._journal_bytes:
-            fresh = f"{self.directory}/{files.FRESH_JOURNAL}"
+        """By an empty file under the same name: after a power cut there is the old journal, whole, or the new one.
+
+        A busy queue takes two files in turn: inodes that come and go with every flush slow the making of all others
+        (ext4 searches past those freed in the last minute). The old file is cut to nothing, and that is synced before
+        its turn comes. Between the two renames there is no journal: recovery takes that for an empty one, and the
+        segments hold everything by now.
+        """
+        if not self._journal_bytes:
+            return
+        fresh, used = (f"{self.directory}/{name}" for name in files.FRESH_JOURNALS)
+        if self._spare is None:
             files.try_remove(self.disk, fresh)  # left by a crash, it may hold old records
             self.disk.open(fresh, "create_new")
-            self.vhost.handles.drop(self.journal_path)
+        else:
+            fresh, used = self._spare, fresh if self._spare == used else used
+            self.disk.open(fresh, "write").sync_data()
+        old = self.vhost.handles.get(self.journal_path)
+        self.vhost.handles.drop(self.journal_path)
+        self._renamed, self._spare = True, None
+        if self._journal_bytes >= BUSY_BYTES:
+            self.disk.rename(self.journal_path, used)
+            self._journal_bytes = 0
             self.disk.rename(fresh, self.journal_path)
-            self._journal_bytes, self._renamed = 0, True
+            old.set_len(0)
+            self._spare = used
+        else:
+            self.disk.rename(fresh, self.journal_path)
+            self._journal_bytes = 0
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            files.try_remove(self.disk, self._spare)
+            self._spare = None
 
     def _settle_journal(self) -> None:
         """The new journal's name must be on disk before a record in it is worth anything."""
@@ -471,6 +505,7 @@ class RabbitLog(Log):
             self._next = self.next_seq
             self._asleep = self.state()
             self._settle()
+            self._drop_spare()
             self._sent = self._kernel.pending(_PENDING_MAX)
             self._kernel = None
             self.vhost.handles.drop(self.journal_path)
@@ -489,6 +524,7 @@ class RabbitLog(Log):
                 if not self.read_only and self._kernel is not None:
                     self.flush()
                     self._settle()
+                    self._drop_spare()
             finally:
                 self._closed = True
                 self._kernel = None

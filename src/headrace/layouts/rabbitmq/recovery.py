@@ -54,6 +54,10 @@ def recover(log: RabbitLog) -> None:
 
 
 def _journal(log: RabbitLog) -> bytes:
+    for name in files.FRESH_JOURNALS:
+        files.try_remove(
+            log.disk, f"{log.directory}/{name}"
+        )  # of a flush that was cut short: all in the segments
     if log.disk.entry(log.journal_path) is None:
         log.disk.open(log.journal_path, "write").sync_data()
         log.disk.sync_dir(log.directory)

@@ -18,7 +18,7 @@ pub use super::change::{Chunk, QueueError, Rules, Written};
 use super::cold::Row;
 use super::etf::straight;
 pub use super::flush::{Flush, rewritten};
-use super::record::{Action, Form, PublishRest, walk_journal, walk_segment};
+use super::record::{Action, Form, Publish, PublishRest, walk_journal, walk_segment};
 use super::store::MessageStore;
 use super::{Finding, MessageId};
 
@@ -76,7 +76,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    fn new(count: usize) -> Segment {
+    pub(super) fn new(count: usize) -> Segment {
         let (states, sizes) = (vec![0; count], vec![0; count]);
         Segment { states, sizes, offsets: Vec::new(), unacked: 0, file_bytes: 0, dirty: false, cold: None }
     }
@@ -157,8 +157,14 @@ impl QueueIndex {
 
     /// Takes in a segment file, in place of what was known of it; journal last.
     pub fn load_segment(&mut self, number: u64, data: &[u8]) -> Vec<Finding> {
+        self.take_segment(number, data, |_| {})
+    }
+
+    /// `seen` gets every publish of the file.
+    pub(super) fn take_segment(&mut self, number: u64, data: &[u8], mut seen: impl FnMut(Publish)) -> Vec<Finding> {
         let count = self.count;
         self.take_out(number);
+        self.cached.take_if(|cached| cached.number == number);
         let mut segment = Segment::new(count as usize);
         segment.file_bytes = data.len() as u64;
         let stored = &mut self.stored;
@@ -179,6 +185,7 @@ impl QueueIndex {
                         stored.insert(base + rel, publish.id);
                     }
                     highest = highest.max(Some(rel));
+                    seen(publish);
                 }
                 Action::Lost(_) => {
                     *state |= P_DISK | LOST;
