@@ -19,7 +19,7 @@ from headrace.errors import DiskFault, HeadraceError, ReadOnly, StoreClosed, Sto
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket
 from headrace.layouts.group_commit import GroupCommit
 from headrace.layouts.rabbitmq import files
-from headrace.layouts.rabbitmq._kernels import Batch, RabbitQueue, RabbitWrite
+from headrace.layouts.rabbitmq._kernels import Batch, DiskFile, RabbitQueue, RabbitWrite
 from headrace.layouts.rabbitmq.checkpoint import Rest
 from headrace.layouts.rabbitmq.names import QueueName
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _PENDING_MAX = 1 << 40
+OPEN_SEGMENTS_MAX = 64
+"""A flush writes so many segments before it syncs them: for new files the first sync does most of the others' work."""
 BUSY_BYTES = 1 << 20
 """A journal that has grown to this size before it is cleared will do so again."""
 
@@ -335,9 +337,13 @@ class RabbitLog(Log):
                 self.vhost.handles.get(self.journal_path).sync_data()
             self._save_next()
             written: dict[int, int] = {}
-            for number, stays in plan:
-                if stays:
-                    written[number] = self._append_segment(kernel, number, sizes[number])
+            opened: list[DiskFile] = []
+            for number in (number for number, stays in plan if stays):
+                file, written[number] = self._append_segment(kernel, number, sizes[number])
+                opened.append(file)
+                if len(opened) == OPEN_SEGMENTS_MAX:
+                    _sync_all(opened)
+            _sync_all(opened)
             gone = [number for number, stays in plan if not stays and sizes[number]]
             for number in gone:
                 files.try_remove(self.disk, f"{self.directory}/{number}.idx")
@@ -354,7 +360,7 @@ class RabbitLog(Log):
             self._visible = self._next
             self._group.durable = max(self._group.durable, self._mark)
 
-    def _append_segment(self, kernel: RabbitQueue, number: int, size: int) -> int:
+    def _append_segment(self, kernel: RabbitQueue, number: int, size: int) -> tuple[DiskFile, int]:
         file = self.disk.open(f"{self.directory}/{number}.idx", "write")
         if len(file) > size:
             file.set_len(size)  # of a flush that failed half way: it is all in the journal
@@ -363,8 +369,7 @@ class RabbitLog(Log):
         except HeadraceError:
             file.set_len(size)
             raise
-        file.sync_data()
-        return size + written
+        return file, size + written
 
     def _clear_journal(self) -> None:
         """By an empty file under the same name: after a power cut there is the old journal, whole, or the new one.
@@ -529,3 +534,9 @@ class RabbitLog(Log):
                 self._closed = True
                 self._kernel = None
                 self.vhost.handles.drop(self.journal_path)
+
+
+def _sync_all(opened: list[DiskFile]) -> None:
+    for file in opened:
+        file.sync_data()
+    opened.clear()
