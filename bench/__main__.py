@@ -38,6 +38,7 @@ SIZES = {
     "topics": 1_000_000,
     "rabbit-append": 1_000_000,
     "rabbit-scan": 1_000_000,
+    "rabbit-reopen": 1_000_000,
     "rabbit-idle": 1_000_000,
 }
 LARGE = 5_000_000

@@ -117,7 +117,7 @@ def channels(messages: int, runs: int) -> Figure:
     """10,000 channels in turn, one message each: with all files open, and with a limit that closes and reopens them."""
     count = min(messages, 10_000)
 
-    def under(limit: int) -> Sample:
+    def under(limit: int, count: int = count) -> Sample:
         with scratch() as place, opened(place, fds_limit=limit) as volume:
             logs = [volume.create(f"c{n}") for n in range(count)]
             for log in logs:
@@ -134,7 +134,14 @@ def channels(messages: int, runs: int) -> Figure:
     figure = Figure(
         f"NATS Streaming: one message to each of {count} channels",
         "no figure asked: the cost of closing and reopening",
-        alternate(runs, {"limit 100": lambda: under(100), "limit 1000": lambda: under(1000)}),
+        alternate(
+            runs,
+            {
+                "limit 100": lambda: under(100),
+                "limit 1000": lambda: under(1000),
+                "2000 of them, all open": lambda: under(0, min(count, 2000)),
+            },
+        ),
     )
     first = figure.samples["limit 100"][0]
     figure.met = first.extra["most open"] <= 102

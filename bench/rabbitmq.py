@@ -1,6 +1,6 @@
 """RabbitMQ layout: append, scan to Arrow, and many queues of which nearly all are idle.
 
-python -m bench rabbit-append rabbit-scan rabbit-idle
+python -m bench rabbit-append rabbit-scan rabbit-reopen rabbit-idle
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import count
+from pathlib import Path
 
 import headrace
 from bench.harness import Figure, Sample, alternate, rss_bytes, scratch, timed
+from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq.options import RabbitOptions
 from headrace.layouts.rabbitmq.volume import RabbitVolume
 
@@ -22,23 +25,23 @@ QUEUES = (1, 100, 10_000)
 def append_interval(messages: int, runs: int) -> Figure:
     """Journal, map and flushes into segments; written to the system, synced every 200 ms."""
     data = [os.urandom(SIZE) for _ in range(BATCH)]
+    # The runs' files are removed at the end: for a minute ext4 searches past every inode that was just freed.
+    with scratch() as place:
+        numbers = count()
 
-    def ours() -> Sample:
-        with (
-            scratch() as place,
-            RabbitVolume(str(place), mode="rw", create=True, durability="interval") as volume,
-        ):
-            log = volume.create("q1")
-            batch = headrace.batch("q1", data)
-            with timed(messages // BATCH * BATCH) as sample:
-                for _ in range(messages // BATCH):
-                    log.append(batch)
-        return sample
+        def ours() -> Sample:
+            path = f"{place}/{next(numbers)}"
+            with RabbitVolume(path, mode="rw", create=True, durability="interval") as volume:
+                log = volume.create("q1")
+                batch = headrace.batch("q1", data)
+                with timed(messages // BATCH * BATCH) as sample:
+                    for _ in range(messages // BATCH):
+                        log.append(batch)
+            return sample
 
+        samples = alternate(runs, {"headrace": ours})
     figure = Figure(
-        "RabbitMQ layout: append 128 B, batches of 500, mode interval",
-        "<= 0.8 us CPU per message",
-        alternate(runs, {"headrace": ours}),
+        "RabbitMQ layout: append 128 B, batches of 500, mode interval", "<= 0.8 us CPU per message", samples
     )
     cpu = figure.median("headrace", lambda s: s.cpu_us)
     figure.met = cpu <= 0.8
@@ -62,8 +65,8 @@ def scan(messages: int, runs: int) -> Figure:
                     if opened:
                         log.state()
                     with timed(messages) as sample:
-                        count = sum(part.num_rows for part in log.scan())
-                    assert count == messages
+                        rows = sum(part.num_rows for part in log.scan())
+                    assert rows == messages
                 return sample
 
             return run
@@ -77,13 +80,56 @@ def scan(messages: int, runs: int) -> Figure:
     return figure
 
 
+def reopen(messages: int, runs: int) -> Figure:
+    """Opening for writing after a clean stop, with a tenth of the messages, with all, and all without the checkpoint."""
+    samples: dict[str, list[Sample]] = {}
+    for total in (messages // 10, messages):
+        with scratch() as place:
+            with RabbitVolume(str(place), mode="rw", create=True, durability="interval") as volume:
+                for n in range(10):
+                    log = volume.create(f"q{n}")
+                    batch = headrace.batch("q", [os.urandom(SIZE) for _ in range(BATCH)])
+                    for _ in range(total // 10 // BATCH):
+                        log.append(batch)
+                path = next(iter(volume.vhosts.values())).path
+
+            def ours(known: bool, place: str = str(place), path: str = path) -> Callable[[], Sample]:
+                def run() -> Sample:
+                    if not known:
+                        Path(path, files.CLEAN).unlink()
+                    before = rss_bytes()
+                    with timed(1) as sample:
+                        volume = RabbitVolume(place, mode="rw")
+                        assert volume.open("q0").state().messages > 0
+                    sample = Sample(1, sample.wall_s, sample.cpu_s, {"rss": rss_bytes() - before})
+                    volume.close()
+                    return sample
+
+                return run
+
+            kinds = {f"{total}": ours(True)}
+            if total == messages:
+                kinds[f"{total}, everything read"] = ours(False)
+            samples |= alternate(runs, kinds)
+    figure = Figure(
+        "RabbitMQ layout: opening after a clean stop, 10 queues", "does not grow with the messages", samples
+    )
+    few, many, read = (figure.median(name, lambda s: s.wall_s) for name in samples)
+    figure.met = many < max(5 * few, 0.05)
+    figure.verdict = (
+        f"{few * 1e3:.1f} ms with {messages // 10:,} messages, {many * 1e3:.1f} ms with {messages:,}; "
+        f"{read * 1e3:.0f} ms when everything is read"
+    )
+    return figure
+
+
 def idle(messages: int, runs: int) -> Figure:
     """1, 100, 10,000 queues; one is used, the others had two messages each and sleep."""
     options = RabbitOptions(queue_hibernate_after=300)
     parts: list[str] = []
     samples: dict[str, list[Sample]] = {}
     met = True
-    for count in QUEUES if messages > 20_000 else (1, 100):
+    for queues in QUEUES if messages > 20_000 else (1, 100):
         with (
             scratch() as place,
             RabbitVolume(
@@ -91,7 +137,7 @@ def idle(messages: int, runs: int) -> Figure:
             ) as volume,
         ):
             before = rss_bytes()
-            logs = [volume.create(f"q{n}") for n in range(count)]
+            logs = [volume.create(f"q{n}") for n in range(queues)]
             for log in logs:
                 log.append(headrace.batch("q", [b"x" * SIZE] * 2))
             awake_bytes = rss_bytes() - before
@@ -105,14 +151,14 @@ def idle(messages: int, runs: int) -> Figure:
                 for _ in range(100):
                     logs[0].append(batch)
             flushed = sum(log.disk.entry(log.journal_path) == (False, 0) for log in logs[1:])
-            met &= flushed == count - 1 and quiet.cpu_s < 0.02
+            met &= flushed == queues - 1 and quiet.cpu_s < 0.02
             sample = Sample(
                 1, quiet.wall_s, quiet.cpu_s, {"awake_bytes": awake_bytes, "asleep_bytes": asleep_bytes}
             )
-            samples[f"{count} queues"] = [sample]
+            samples[f"{queues} queues"] = [sample]
             parts.append(
-                f"{count}: {quiet.cpu_s * 1e3 / quiet.wall_s:.1f} ms CPU per idle second, "
-                f"{awake_bytes / count / 1024:.1f} KiB awake, {asleep_bytes / count / 1024:.1f} KiB asleep per queue, "
+                f"{queues}: {quiet.cpu_s * 1e3 / quiet.wall_s:.1f} ms CPU per idle second, "
+                f"{awake_bytes / queues / 1024:.1f} KiB awake, {asleep_bytes / queues / 1024:.1f} KiB asleep per queue, "
                 f"{busy.cpu_us:.2f} us CPU per message into one"
             )
     figure = Figure(
@@ -125,5 +171,6 @@ def idle(messages: int, runs: int) -> Figure:
 ALL: dict[str, Callable[[int, int], Figure]] = {
     "rabbit-append": append_interval,
     "rabbit-scan": scan,
+    "rabbit-reopen": reopen,
     "rabbit-idle": idle,
 }

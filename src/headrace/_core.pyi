@@ -99,11 +99,14 @@ class FaultPlan:
         path_contains: str = ...,
     ) -> Self: ...
     def clear(self) -> None:
-        """Nothing fails any more, and both counters are 0 again."""
+        """Nothing fails any more, and all counters are 0 again."""
     @property
     def writes(self) -> int: ...
     @property
     def syncs(self) -> int: ...
+    @property
+    def read_bytes(self) -> int:
+        """How many bytes were read from matching paths."""
 
 @final
 class Disk:
@@ -981,6 +984,10 @@ class RabbitStore:
     def merged(self, files: Sequence[tuple[str, int]]) -> tuple[bytes, bytes]:
         """(records, ids): everything referenced in these files."""
     def took_over(self, target: int, data: bytes, ids: bytes) -> None: ...
+    def dump(self) -> bytes | None:
+        """Every referenced message's place; None when one is where only a full scan finds it."""
+    def load_dump(self, data: bytes) -> None: ...
+    def restore_file(self, number: int, bytes: int, valid: int, records: int) -> None: ...
     def close_files(self) -> None: ...
     def __len__(self) -> int: ...
 
@@ -990,7 +997,23 @@ class RabbitQueue:
 
     def __new__(cls, count: int, seed: bytes) -> Self: ...
     def load_segment(self, number: int, data: bytes) -> list[_RabbitFinding]: ...
+    def load_for_reading(
+        self, disk: Disk, directory: str, number: int
+    ) -> tuple[list[_RabbitFinding], list[int]]:
+        """`load_segment` from its file, whose messages are read next. (findings, sequences that cannot be read)"""
     def load_journal(self, data: bytes) -> list[_RabbitFinding]: ...
+    def rows(self) -> bytes:
+        """The segments' numbers, after a flush: what `restore` takes."""
+    def restore(self, rows: bytes) -> None:
+        """Segments by their numbers; each must be loaded before something in it is touched."""
+    def cold_of(self, positions: Sequence[int]) -> list[int]:
+        """Segments to be loaded before these positions are moved."""
+    def cold_below(self, sequence: int) -> list[int]: ...
+    def cold_stored(self) -> list[int]: ...
+    def cold_from(self, first: int) -> int | None:
+        """The segment to be loaded before reading at `first`."""
+    def reference_segment(self, number: int, store: RabbitStore) -> list[int]:
+        """Sequences of a segment whose message is not in the store."""
     def totals(self) -> tuple[int, int, int, int, int, int]:
         """(messages, bytes, lost, next sequence, journal records, journal bytes)"""
     def segments(self) -> list[tuple[int, int, int, bool]]:
@@ -1041,6 +1064,12 @@ class RabbitQueue:
     def unsend(self, positions: Sequence[int]) -> None: ...
     def first_live(self) -> int | None: ...
     def last_live(self) -> int | None: ...
+
+def amqp_header_texts(block: bytes) -> list[tuple[str, str]]:
+    """Properties, headers and envelope of an `amqp` block as texts."""
+
+def rabbit_stamp(disk: Disk, path: str, but: str) -> int:
+    """Changes when a file under `path` does; those called `headrace.*` do not count, except `but`."""
 
 def rabbit_check_journal(data: bytes) -> tuple[list[_RabbitFinding], int, int, int]:
     """(findings, publishes, delivers, acks)"""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from headrace._core import amqp_header_texts
+
 FLAG_CONTROL = 1
 FLAG_PLACEHOLDER = 2
 FLAG_TRANSACTIONAL = 4
@@ -45,6 +47,8 @@ class Record:
             return parse_kafka_headers(self.headers)
         if self.header_codec == "rocketmq":
             return parse_rocketmq_properties(self.headers)
+        if self.header_codec == "amqp":
+            return parse_amqp_properties(self.headers)
         return parse_nats_headers(self.headers)
 
 
@@ -107,6 +111,15 @@ def parse_kafka_headers(block: bytes) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, value in kafka_header_pairs(block):
         found.setdefault(name, []).append((value or b"").decode("utf-8", "replace"))
+    return found
+
+
+def parse_amqp_properties(block: bytes) -> dict[str, list[str]]:
+    """AMQP properties and headers as texts: `delivery-mode`, `content-type` …, then the publisher's headers by name,
+    then `amqp-exchange`, `amqp-cc` and `amqp-expiry` where the message has them."""
+    found: dict[str, list[str]] = {}
+    for name, value in amqp_header_texts(block):
+        found.setdefault(name, []).append(value)
     return found
 
 

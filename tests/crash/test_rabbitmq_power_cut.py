@@ -14,6 +14,7 @@ import pytest
 import headrace
 from headrace._core import Disk
 from headrace.errors import HeadraceError
+from headrace.layouts.rabbitmq import log as log_module
 from headrace.layouts.rabbitmq.log import RabbitLog
 from headrace.layouts.rabbitmq.options import RabbitOptions
 from headrace.layouts.rabbitmq.volume import RabbitVolume
@@ -172,8 +173,13 @@ def check(disk: Disk, notes: Notes, point: CrashPoint) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", [everyday, merging])
-def test_power_cut_at_every_sync_point(workload, crash_driver: CrashDriver) -> None:
+@pytest.mark.parametrize(
+    ("workload", "busy_bytes"), [(everyday, log_module.BUSY_BYTES), (everyday, 1), (merging, 1)]
+)
+def test_power_cut_at_every_sync_point(
+    workload, busy_bytes: int, crash_driver: CrashDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "BUSY_BYTES", busy_bytes)  # 1: two journal files in turn
     crash_driver.random_per_point = 3
     report = crash_driver.run(workload, check, notes=Notes)
     print(f"{workload.__name__}: {report.sync_points} sync points, {report.crashes} power cuts")

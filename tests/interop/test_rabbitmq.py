@@ -101,3 +101,49 @@ def test_the_broker_serves_what_it_would_have_lost_by_itself(tmp_path: Path) -> 
         heads = [body[:6] for body in client.get_all("q1")]
         client.close()
     assert len(heads) == 30 and {b"g-003-", b"g-006-"} <= set(heads)
+
+
+@pytest.mark.slow
+def test_what_the_broker_did_since_our_clean_stop_is_seen(tmp_path: Path) -> None:
+    """Our checkpoint is believed until the broker has started: even if it changed no message, and after kill -9 too."""
+    from headrace.layouts.rabbitmq import checkpoint
+
+    def believed() -> bool:
+        with RabbitVolume(str(server.data_dir)) as volume:
+            return checkpoint.peek(volume.open("q1").vhost) is not None
+
+    def stop_ours(*data: bytes) -> None:
+        with RabbitVolume(str(server.data_dir), mode="rw") as volume:
+            if data:
+                volume.commit([volume.open("q1").append(headrace.batch("q1", list(data)))])
+        assert believed()
+
+    with RabbitServer(tmp_path / "node") as server:
+        client = server.client()
+        client.declare("q1")
+        client.publish("q1", [b"a", b"b" * LARGE, b"c"])
+        client.close()
+        server.stop()
+        stop_ours(b"d", b"e" * LARGE)
+        expected = [b"a", b"b" * LARGE, b"c", b"d", b"e" * LARGE]
+
+        server.start()
+        server.kill()
+        assert not believed()
+        assert in_queue(server.data_dir, "q1") == expected
+        stop_ours()
+
+        server.start()
+        client = server.client()
+        assert client.get_all("q1") == expected, "the broker ignores our checkpoint"
+        client.close()
+        client = server.client()
+        first = client.get("q1", ack=True)
+        assert first is not None and first[0] == b"a"
+        client.close()
+        time.sleep(0.6)
+        server.stop()
+        assert not believed()
+        assert in_queue(server.data_dir, "q1") == expected[1:]
+        stop_ours(b"f")
+        assert in_queue(server.data_dir, "q1") == [*expected[1:], b"f"]

@@ -84,6 +84,23 @@ def test_properties_headers_and_envelope() -> None:
     assert "amqp-exchange" in routed or "amqp-cc" in routed, routed
     assert dict(rows[13]["headers"])["amqp-expiry"] == ["2110126704345141"]
     assert rows[14]["data"] == b""
+    with RabbitVolume(str(FOLDER / "clean_mixed")) as volume:
+        for record in volume.open("q1"):
+            assert record.header_map == dict(rows[record.position]["headers"]), record.position
+            assert record.header_map["delivery-mode"] == ["2"]
+
+
+def test_the_headers_table_of_a_dead_lettered_message_is_read() -> None:
+    """What the broker itself puts there: properties as a decoded term, tables within arrays."""
+    seen: dict[str, list[str]] = {}
+    for case in sorted(path.name for path in FOLDER.iterdir() if path.is_dir()):
+        with RabbitVolume(str(FOLDER / case)) as volume:
+            for name in volume.logs():
+                rows = {row["seq"]: dict(row["headers"]) for row in volume.open(name).to_arrow().to_pylist()}
+                for record in volume.open(name):
+                    assert record.header_codec == "amqp" and record.header_map == rows[record.position]
+                    seen |= record.header_map
+    assert {"delivery-mode", "content-type", "amqp-cc", "amqp-expiry"} <= set(seen), sorted(seen)
 
 
 def test_names() -> None:

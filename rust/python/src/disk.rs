@@ -107,6 +107,11 @@ impl FaultPlan {
     }
 
     #[getter]
+    fn read_bytes(&self) -> u64 {
+        self.0.read_bytes()
+    }
+
+    #[getter]
     fn fail_sync_at(&self) -> Option<u64> {
         self.0.fault().fail_sync_at
     }

@@ -4,10 +4,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headrace_core::batch::{Batch as CoreBatch, HeaderCodec};
+use headrace_core::layouts::rabbitmq::props::{self, Text};
 use headrace_core::layouts::rabbitmq::queue::{self, Flush, QueueError, QueueIndex, Rules, Written};
 use headrace_core::layouts::rabbitmq::read::ReadLimits;
 use headrace_core::layouts::rabbitmq::record::{Action, walk_journal, walk_segment};
-use headrace_core::layouts::rabbitmq::store::{FileKey, FileKind, MessageStore, StoreError, walk_store};
+use headrace_core::layouts::rabbitmq::stamp;
+use headrace_core::layouts::rabbitmq::store::{FileKey, FileKind, FileState, MessageStore, StoreError, walk_store};
 use headrace_core::layouts::rabbitmq::{Finding, MessageId};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -23,6 +25,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rabbit_check_journal, module)?)?;
     module.add_function(wrap_pyfunction!(rabbit_check_segment, module)?)?;
     module.add_function(wrap_pyfunction!(rabbit_check_store, module)?)?;
+    module.add_function(wrap_pyfunction!(rabbit_stamp, module)?)?;
+    module.add_function(wrap_pyfunction!(amqp_header_texts, module)?)?;
     module.add_function(wrap_pyfunction!(rabbit_rewritten_segment, module)?)
 }
 
@@ -136,7 +140,7 @@ impl RabbitStore {
 
     fn files(&self) -> Vec<(&'static str, u64, u64, u64, u64)> {
         let one = |(key, state): (FileKey, _)| {
-            let state: headrace_core::layouts::rabbitmq::store::FileState = state;
+            let state: FileState = state;
             (kind_name(key.kind), key.number, state.bytes, state.valid, state.records)
         };
         locked(&self.0).files().into_iter().map(one).collect()
@@ -207,6 +211,18 @@ impl RabbitStore {
         locked(&self.0).took_over(target, data, &unpacked(ids));
     }
 
+    fn dump<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        py.detach(|| locked(&self.0).dump()).map(|dump| PyBytes::new(py, &dump))
+    }
+
+    fn load_dump(&self, py: Python<'_>, data: &[u8]) {
+        py.detach(|| locked(&self.0).load_dump(data));
+    }
+
+    fn restore_file(&self, number: u64, bytes: u64, valid: u64, records: u64) {
+        locked(&self.0).restore_file(number, FileState { bytes, valid, records });
+    }
+
     fn close_files(&self) {
         locked(&self.0).close_files();
     }
@@ -232,8 +248,51 @@ impl RabbitQueue {
         findings_of(py.detach(|| locked(&self.0).load_segment(number, data)))
     }
 
-    fn load_journal(&self, py: Python<'_>, data: &[u8]) -> Vec<FindingTuple> {
-        findings_of(py.detach(|| locked(&self.0).load_journal(data.to_vec())))
+    fn load_for_reading(
+        &self,
+        py: Python<'_>,
+        disk: &Disk,
+        directory: &str,
+        number: u64,
+    ) -> PyResult<(Vec<FindingTuple>, Vec<u64>)> {
+        let disk = disk.inner();
+        let found = py.detach(|| locked(&self.0).load_for_reading(&*disk, directory, number)).map_err(disk_error)?;
+        Ok((findings_of(found.findings), found.lost))
+    }
+
+    fn load_journal(&self, py: Python<'_>, data: &[u8]) -> PyResult<Vec<FindingTuple>> {
+        if let Some(segment) = locked(&self.0).cold_below(u64::MAX).first() {
+            return Err(queue_error(QueueError::Cold { segment: *segment }));
+        }
+        Ok(findings_of(py.detach(|| locked(&self.0).load_journal(data.to_vec()))))
+    }
+
+    fn rows<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &locked(&self.0).rows())
+    }
+
+    fn restore(&self, rows: &[u8]) -> PyResult<()> {
+        locked(&self.0).restore(rows).map_err(queue_error)
+    }
+
+    fn cold_of(&self, py: Python<'_>, positions: Vec<u64>) -> Vec<u64> {
+        py.detach(|| locked(&self.0).cold_of(&positions))
+    }
+
+    fn cold_below(&self, sequence: u64) -> Vec<u64> {
+        locked(&self.0).cold_below(sequence)
+    }
+
+    fn cold_stored(&self) -> Vec<u64> {
+        locked(&self.0).cold_stored()
+    }
+
+    fn cold_from(&self, first: u64) -> Option<u64> {
+        locked(&self.0).cold_from(first)
+    }
+
+    fn reference_segment(&self, py: Python<'_>, number: u64, store: &RabbitStore) -> Vec<u64> {
+        py.detach(|| locked(&self.0).reference_segment(number, &locked(&store.0)))
     }
 
     fn totals(&self) -> (u64, u64, u64, u64, usize, usize) {
@@ -374,6 +433,31 @@ impl RabbitQueue {
     fn last_live(&self) -> Option<u64> {
         locked(&self.0).last_live()
     }
+}
+
+/// (name, value) of every property, header and part of the envelope, as the Arrow column shows them.
+#[pyfunction]
+fn amqp_header_texts(block: &[u8]) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut pairs = Vec::new();
+    let _: Result<(), std::convert::Infallible> = props::each_text(block, |name, value| {
+        let value = match value {
+            Text::Bytes(bytes) => text(bytes),
+            Text::Signed(value) => value.to_string(),
+            Text::Unsigned(value) => value.to_string(),
+            Text::Made(made) => made,
+        };
+        pairs.push((text(name), value));
+        Ok(())
+    });
+    pairs
+}
+
+/// Another number once anything under `path` was changed that is not a file of ours.
+#[pyfunction]
+fn rabbit_stamp(py: Python<'_>, disk: &Disk, path: &str, but: &str) -> PyResult<u64> {
+    let disk = disk.inner();
+    py.detach(|| stamp::of_tree(&*disk, path, but)).map_err(disk_error)
 }
 
 /// (findings, publishes, delivers, acks)

@@ -87,6 +87,7 @@ struct Plan {
     fault: Fault,
     writes: u64,
     syncs: u64,
+    read_bytes: u64,
 }
 
 /// Clones are the same plan.
@@ -95,7 +96,7 @@ pub struct FaultPlan(Arc<Mutex<Plan>>);
 
 impl FaultPlan {
     pub fn new(fault: Fault) -> Self {
-        FaultPlan(Arc::new(Mutex::new(Plan { fault, writes: 0, syncs: 0 })))
+        FaultPlan(Arc::new(Mutex::new(Plan { fault, ..Plan::default() })))
     }
 
     /// Nothing fails any more, and the counters begin at 0 again.
@@ -103,7 +104,7 @@ impl FaultPlan {
         let mut plan = self.hold();
         plan.fault.fail_sync_at = None;
         plan.fault.fail_write_at = None;
-        (plan.writes, plan.syncs) = (0, 0);
+        (plan.writes, plan.syncs, plan.read_bytes) = (0, 0, 0);
     }
 
     /// Changes what fails; the counters go on.
@@ -123,6 +124,18 @@ impl FaultPlan {
     /// Matching syncs so far, the failed ones too.
     pub fn syncs(&self) -> u64 {
         self.hold().syncs
+    }
+
+    /// Bytes that were read from matching paths so far.
+    pub fn read_bytes(&self) -> u64 {
+        self.hold().read_bytes
+    }
+
+    fn count_read(&self, path: &str, bytes: &[u8]) {
+        let mut plan = self.hold();
+        if path.contains(&plan.fault.path_contains) {
+            plan.read_bytes += bytes.len() as u64;
+        }
     }
 
     fn hold(&self) -> MutexGuard<'_, Plan> {
@@ -183,7 +196,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn read_at(&self, offset: u64, len: usize) -> DiskResult<Vec<u8>> {
-        self.inner.read_at(offset, len)
+        self.inner.read_at(offset, len).inspect(|bytes| self.plan.count_read(self.path(), bytes))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> DiskResult<()> {
@@ -226,7 +239,7 @@ impl Disk for FaultyDisk {
     }
 
     fn read(&self, path: &str, max: u64) -> DiskResult<Vec<u8>> {
-        self.inner.read(path, max)
+        self.inner.read(path, max).inspect(|bytes| self.plan.count_read(path, bytes))
     }
 
     fn list(&self, path: &str) -> DiskResult<Vec<DirEntry>> {
@@ -235,6 +248,10 @@ impl Disk for FaultyDisk {
 
     fn entry(&self, path: &str) -> DiskResult<Option<DirEntry>> {
         self.inner.entry(path)
+    }
+
+    fn stamp(&self, path: &str) -> DiskResult<u64> {
+        self.inner.stamp(path)
     }
 
     fn create_dir_all(&self, path: &str) -> DiskResult<Vec<String>> {

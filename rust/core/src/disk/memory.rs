@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::crashed::{Random, survivor};
 use super::names::{Directory, Names, Node};
-use super::{DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, OpenMode, failed, too_large};
+use super::{
+    DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, OpenMode, failed, stamp_of, too_large,
+};
 
 pub(super) const PAGE_BYTES: usize = 512;
 /// Far above any test; a wild offset must be an error, not an allocation.
@@ -330,6 +332,12 @@ impl Disk for MemoryDisk {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(error),
         })
+    }
+
+    fn stamp(&self, path: &str) -> DiskResult<u64> {
+        let bytes = self.names("stat", path, |names| names.file(path))?;
+        let stamp = stamp_of(hold(&bytes).now());
+        Ok(stamp)
     }
 
     fn create_dir_all(&self, path: &str) -> DiskResult<Vec<String>> {

@@ -45,6 +45,10 @@ fn too_large(path: &str, len: u64, max: u64) -> DiskError {
     failed("read", path)(io::Error::new(io::ErrorKind::InvalidData, text))
 }
 
+fn stamp_of(bytes: &[u8]) -> u64 {
+    crate::hash::HashKey::new(&[0; 32]).hash(bytes)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
     /// Must exist; no writes.
@@ -119,6 +123,9 @@ pub trait Disk: Send + Sync {
     /// Sorted by name.
     fn list(&self, path: &str) -> DiskResult<Vec<DirEntry>>;
     fn entry(&self, path: &str) -> DiskResult<Option<DirEntry>>;
+    /// Another number once the file was changed or replaced: made of its length, times and inode (in memory: of its
+    /// bytes). It tells whether somebody wrote, not whether the bytes are sound.
+    fn stamp(&self, path: &str) -> DiskResult<u64>;
     /// With parents; existing ones are fine. Returns the directories that were made, outermost first,
     /// so that the caller can sync each one's parent.
     fn create_dir_all(&self, path: &str) -> DiskResult<Vec<String>>;

@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FlockOperation, flock};
 
 use super::{
-    DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, Mapped, OpenMode, failed, too_large,
+    DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, Mapped, OpenMode, failed, stamp_of,
+    too_large,
 };
 
 const FILE_MODE: u32 = 0o600;
@@ -140,6 +141,13 @@ impl Disk for RealDisk {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(failed("stat", path)(error)),
         }
+    }
+
+    fn stamp(&self, path: &str) -> DiskResult<u64> {
+        let meta = fs::metadata(path).map_err(failed("stat", path))?;
+        let times = [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()].map(i64::to_le_bytes);
+        let rest = [meta.len(), meta.ino()].map(u64::to_le_bytes);
+        Ok(stamp_of(&[times.concat(), rest.concat()].concat()))
     }
 
     fn create_dir_all(&self, path: &str) -> DiskResult<Vec<String>> {

@@ -32,7 +32,8 @@ LOSS = {
         "it holds messages: those in the damaged bytes are lost, in the middle of a channel they leave a gap in the "
         "sequences",
         "read what is sound (`headrace cat`), or write a sound copy (`headrace salvage`); to go on here, open once with "
-        "file_truncate_bad_eof if the file ends inside a record, or with file_crc=false",
+        "file_truncate_bad_eof if the file ends inside a record, or with file_crc=false: it takes the damaged message as "
+        "it is, if it can still be read as one",
     ),
     "msgs.idx": (
         "it says which records of the data file are live; it is made again from them",

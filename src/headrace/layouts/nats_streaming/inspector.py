@@ -23,6 +23,7 @@ from headrace.layouts.nats_streaming.names import (
     WITNESS,
     data_path,
     index_path,
+    raft_logs,
     slice_numbers,
 )
 from headrace.layouts.nats_streaming.options import StreamingOptions
@@ -89,6 +90,9 @@ def _root(ask: Look, volume: StreamingVolume, view: VolumeView) -> None:
             view.notes.append(
                 f"node {info.node_id} of a cluster: clients and subscriptions are in its Raft log, not in these files"
             )
+            for name, is_dir, _ in ask.disk.list(ask.path):
+                for log in raft_logs(ask.disk, f"{ask.path}/{name}") if is_dir else []:
+                    view.details["raft log"] = log
         view.details["publish subject"] = info.publish
         if volume.options.file_crc_poly != StreamingOptions().file_crc_poly:
             view.details["CRC polynomial"] = str(volume.options.file_crc_poly)

@@ -18,6 +18,7 @@ SERVER = "server.dat"
 CLIENTS = "clients.dat"
 SUBS = "subs.dat"
 WITNESS = ".truncate.lck"
+RAFT = "raft.log"
 LOCK = "headrace.lock"
 SIDE = "headrace"
 HEAD = b"\x01\0\0\0"
@@ -43,10 +44,19 @@ def check_channel(name: str) -> None:
 
 
 def channels(disk: Disk, root: str) -> list[str]:
-    """Every directory in the root is a channel, also an empty one."""
+    """Every directory in the root is a channel, also an empty one; but not one with a cluster node's Raft log."""
     if disk.entry(root) is None:
         return []
-    return [name for name, is_dir, _ in disk.list(root) if is_dir]
+    found = [name for name, is_dir, _ in disk.list(root) if is_dir]
+    return [name for name in found if not raft_logs(disk, f"{root}/{name}")]
+
+
+def raft_logs(disk: Disk, directory: str) -> list[str]:
+    """`<cluster>/<node>/raft.log`: what a node of a cluster keeps beside its store, or in it if it was started there."""
+    if disk.entry(f"{directory}/{SUBS}") is not None:
+        return []  # a channel, whatever else lies in it
+    nodes = [f"{directory}/{name}/{RAFT}" for name, is_dir, _ in disk.list(directory) if is_dir]
+    return [path for path in nodes if disk.entry(path) is not None]
 
 
 def slice_numbers(disk: Disk, directory: str) -> tuple[list[int], list[str]]:
@@ -93,5 +103,5 @@ def looks_like_streaming(disk: Disk, path: str) -> bool:
             return True
     return any(
         disk.entry(f"{root}/{name}/{SUBS}") is not None and bool(slice_numbers(disk, f"{root}/{name}")[0])
-        for name in channels(disk, root)[:64]
+        for name in [name for name, is_dir, _ in disk.list(root) if is_dir][:64]
     )

@@ -64,7 +64,7 @@ ALIASES: dict[str, str] = {
     }.items()
     for alias in aliases.split()
 }
-_BLOCKS = {"file", "file_options", "limits", "store_limits", "storelimits", "streaming"}
+BLOCKS = {"file", "file_options", "limits", "store_limits", "storelimits", "streaming"}
 
 
 class StreamingOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,7 +118,7 @@ class StreamingOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields
         """From keywords or flags: any spelling of the server's; BadInput has its texts."""
         flat: dict[str, Any] = {}
         for name, value in given.items():
-            if name in _BLOCKS and isinstance(value, Mapping):
+            if name in BLOCKS and isinstance(value, Mapping):
                 flat.update(cast("Mapping[str, Any]", value))
             else:
                 flat[name] = value
@@ -129,7 +129,8 @@ class StreamingOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def from_config(cls, given: Mapping[str, Any]) -> Self:
-        """From a configuration file: what must be decided each time anew may not stand there."""
+        """From a file of options: what must be decided each time anew may not stand there. A whole configuration
+        file of the server is read by `config_file.from_server_config`."""
         inner = [cast("Mapping[str, Any]", value) for value in given.values() if isinstance(value, Mapping)]
         blocks = [given, *inner]
         for block in blocks:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import Durability, Volume
 from headrace.layouts.nats_streaming._kernels import Disk
+from headrace.layouts.nats_streaming.config_file import ServerConfig, from_server_config
 from headrace.layouts.nats_streaming.inspector import Look, look
 from headrace.layouts.nats_streaming.names import looks_like_streaming
 from headrace.layouts.nats_streaming.options import StreamingOptions
@@ -95,6 +97,10 @@ class StreamingRoom(Room):
         subscriptions.commit()
         target.clients.commit()
         return count
+
+    def read_config(self, given: Mapping[str, Any]) -> ServerConfig:
+        """Directory and options from the server's own configuration file, read into plain values."""
+        return from_server_config(given)
 
     def for_copies(self) -> StreamingOptions:
         """As many channels and subscriptions as there are."""

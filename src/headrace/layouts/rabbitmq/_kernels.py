@@ -14,6 +14,7 @@ from headrace._core import (
     rabbit_check_segment,
     rabbit_check_store,
     rabbit_rewritten_segment,
+    rabbit_stamp,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "rabbit_check_segment",
     "rabbit_check_store",
     "rabbit_rewritten_segment",
+    "rabbit_stamp",
 ]

@@ -5,7 +5,8 @@
   queues/<QUEUEHASH>/.queue_name  journal.jif  <N>.idx
   msg_store_persistent/<N>.rdq             msg_store_transient/<N>.rdq
 Ours, and ignored by RabbitMQ:
-  headrace.lock (in vhosts/)  headrace.clean (in a vhost)  headrace.next (in a queue)  headrace.damaged/ (in a vhost)
+  headrace.lock (in vhosts/)  headrace.next (in a queue)
+  headrace.clean  headrace.index  headrace.damaged/ (in a vhost)
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ CONFIG = ".config"
 RECOVERY = "recovery.dets"
 LOCK = "headrace.lock"
 CLEAN = "headrace.clean"
+INDEX = "headrace.index"
 NEXT = "headrace.next"
-FRESH_JOURNAL = "headrace.journal"
+FRESH_JOURNALS = ("headrace.journal", "headrace.journal2")
 DAMAGED = "headrace.damaged"
 OLD_ENTRY_COUNT = 16384
 SMALL_BYTES_MAX = 1 << 16
@@ -57,6 +59,12 @@ def read_small(disk: Disk, path: str) -> bytes | None:
     if entry is None or entry[0] or entry[1] > SMALL_BYTES_MAX:
         return None
     return disk.read(path, SMALL_BYTES_MAX)
+
+
+def saved_next(disk: Disk, queue: str) -> int:
+    """What `headrace.next` of a queue's directory says; 0 without one."""
+    data = read_small(disk, f"{queue}/{NEXT}")
+    return int(data) if data is not None and data.strip().isdigit() else 0
 
 
 def entry_count(disk: Disk, vhost_path: str, damage: list[Damage]) -> int:

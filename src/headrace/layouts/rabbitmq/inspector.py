@@ -40,7 +40,7 @@ def view(
     path: str, *, log: str | None, quick: bool, thorough: bool, disk: Disk | None, progress: Progress | None
 ) -> VolumeView:
     """The whole directory, or one queue of it. `thorough` reads every file byte by byte."""
-    with RabbitVolume(path, disk=disk) as volume:
+    with RabbitVolume(path, disk=disk, read_all=True) as volume:
         wanted = [volume.open(log)] if log is not None else [volume.open(name) for name in volume.logs()]
         total = sum(_bytes_of(one) for one in wanted)
         total += sum(sum(_store_sizes(vhost).values()) for vhost in volume.vhosts.values()) if thorough else 0

@@ -4,7 +4,8 @@ append   stage → store file (large messages) → journal.jif → map
 commit   store synced → journal synced: then it is confirmed, and readers see it
 flush    more than queue_index_max_journal_entries records, too much memory, or idle:
          N.idx of fully acked segments deleted, others appended to and synced → journal cleared
-sleep    an idle queue keeps a few numbers; its map is read from the segments when it is used again
+sleep    an idle queue keeps a few numbers per segment, as the checkpoint of a clean stop does; a segment is read
+         again when something in it is used
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from headrace.errors import DiskFault, HeadraceError, ReadOnly, StoreClosed, Sto
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket
 from headrace.layouts.group_commit import GroupCommit
 from headrace.layouts.rabbitmq import files
-from headrace.layouts.rabbitmq._kernels import Batch, RabbitQueue, RabbitWrite
+from headrace.layouts.rabbitmq._kernels import Batch, DiskFile, RabbitQueue, RabbitWrite
+from headrace.layouts.rabbitmq.checkpoint import Rest
 from headrace.layouts.rabbitmq.names import QueueName
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 
 _PENDING_MAX = 1 << 40
+OPEN_SEGMENTS_MAX = 64
+"""A flush writes so many segments before it syncs them: for new files the first sync does most of the others' work."""
+BUSY_BYTES = 1 << 20
+"""A journal that has grown to this size before it is cleared will do so again."""
 
 
 class RabbitLog(Log):
@@ -44,12 +50,16 @@ class RabbitLog(Log):
         self._held: list[tuple[int, int]] = []
         self._sent: list[int] = []
         self._renamed = False
+        self._spare: str | None = None
+        self._tail_unread = True
         self._closed = False
         self._group = GroupCommit(name, lambda: self._mark, self._sync)
         self.used_ns = self.dirty_ns = 0
         self.recovered = vhost.read_only
         """False while, and if, opening for writing failed: then nothing is written."""
         self.next_deliver = 0
+        self.resting: Rest | None = None
+        """What the queue is while it is not awake; None while the files say more than these numbers."""
 
     # The map
 
@@ -69,24 +79,65 @@ class RabbitLog(Log):
 
     def _load(self) -> RabbitQueue:
         kernel = self.fresh_kernel()
-        first_time = self._asleep is None
+        if self.resting is not None:
+            kernel.restore(self.resting.rows)
+            kernel.raise_next(self.resting.next)
+            self.resting = None
+            self._warm(kernel, kernel.cold_of(self._sent))
+            kernel.mark_sent(self._sent)
+            return kernel
         for number in files.numbered(self.disk, self.directory, "idx"):
             path = f"{self.directory}/{number}.idx"
-            found = files.damage_of(path, kernel.load_segment(number, self.disk.read(path)))
-            self.found += found if first_time else []
-        if first_time and self.disk.entry(self.journal_path) is not None:
+            self.found += files.damage_of(path, kernel.load_segment(number, self.disk.read(path)))
+        if self.disk.entry(self.journal_path) is not None:
             data = self.disk.read(self.journal_path, files.JOURNAL_BYTES_MAX)
             self.found += files.damage_of(self.journal_path, kernel.load_journal(data))
-        if first_time:
-            self._take(kernel)
-        kernel.raise_next(self._next)
-        kernel.mark_sent(self._sent)
+        kernel.raise_next(files.saved_next(self.disk, self.directory))
+        self._take(kernel)
         if kernel.segments():
             self.vhost.store.scan()
-            missing = kernel.reference(self.vhost.store.kernel, False)
-            if first_time:
-                self.note_missing(missing)
+            self.note_missing(kernel.reference(self.vhost.store.kernel, False))
         return kernel
+
+    def _warm(self, kernel: RabbitQueue, numbers: list[int]) -> None:
+        """Read segments that were known by their numbers only. What is unsound is put right, as in recovery."""
+        from headrace.layouts.rabbitmq.recovery import mend
+
+        stored = set(kernel.cold_stored()) if numbers else set[int]()
+        for number in numbers:
+            path = f"{self.directory}/{number}.idx"
+            found: list[Damage] = []
+            if self.disk.entry(path) is not None:
+                findings, lost = kernel.load_for_reading(self.disk, self.directory, number)
+                found = files.damage_of(path, findings)
+                self.note_missing(lost)
+            else:
+                kernel.load_segment(number, b"")
+                if not self.read_only:
+                    self.found.append(Damage(path, 0, 0, "missing", "it went away while the queue was open"))
+            if found and not self.read_only:
+                data = self.disk.read(path)
+                kernel.load_segment(number, mend(self, number, path, data, found))
+            else:
+                self.found += found
+            if number in stored:
+                self.vhost.store.scan()
+                self.note_missing(kernel.reference_segment(number, self.vhost.store.kernel))
+
+    def rest(self, resting: Rest) -> None:
+        """From the checkpoint of a clean stop: nothing is read before it is used."""
+        kernel = self.fresh_kernel()
+        kernel.restore(resting.rows)
+        kernel.raise_next(resting.next)
+        self._renamed, self.recovered = True, True
+        self._take(kernel)
+        self._asleep, self.resting = self._state_of(kernel), resting
+
+    def forget(self) -> None:
+        """Back to what it was before `rest`."""
+        self._asleep = self.resting = self._kernel = None
+        self._next = self._visible = 0
+        self.recovered = self.read_only
 
     def _take(self, kernel: RabbitQueue) -> None:
         self._next = self._visible = kernel.totals()[3]
@@ -131,6 +182,9 @@ class RabbitLog(Log):
     def publish(self, batch: Batch, keep_positions: bool, ids: bytes) -> tuple[Ticket, bytes]:
         """`append`, and the ids that the messages were given (so that another queue can take the same)."""
         kernel, store = self.kernel, self.vhost.store
+        if self._tail_unread:
+            self._warm(kernel, kernel.cold_of([kernel.totals()[3]]))
+            self._tail_unread = False
         now = self.vhost.clock() if self.options.timestamp_new_messages else 0
         with store.gate:
             store_bytes, store_limit = store.current()
@@ -198,8 +252,9 @@ class RabbitLog(Log):
         """Deliver or ack records for the positions that are there."""
         with self.lock:
             self._check(writing=True)
-            kernel = self.kernel
-            write = kernel.stage_moves(list(positions), ack, record)
+            kernel, positions = self.kernel, list(positions)
+            self._warm(kernel, kernel.cold_of(positions))
+            write = kernel.stage_moves(positions, ack, record)
             try:
                 self._write_journal(write, hold=False)
             except BaseException:
@@ -216,6 +271,7 @@ class RabbitLog(Log):
         """Ack everything below `seq`, on disk when it returns; returns how many went."""
         with self.lock:
             self._check(writing=True)
+            self._warm(self.kernel, self.kernel.cold_below(seq))
             below = self.kernel.unacked_below(seq)
             if below:
                 self.acknowledge(self.moves(below, ack=True).mark)
@@ -281,9 +337,13 @@ class RabbitLog(Log):
                 self.vhost.handles.get(self.journal_path).sync_data()
             self._save_next()
             written: dict[int, int] = {}
-            for number, stays in plan:
-                if stays:
-                    written[number] = self._append_segment(kernel, number, sizes[number])
+            opened: list[DiskFile] = []
+            for number in (number for number, stays in plan if stays):
+                file, written[number] = self._append_segment(kernel, number, sizes[number])
+                opened.append(file)
+                if len(opened) == OPEN_SEGMENTS_MAX:
+                    _sync_all(opened)
+            _sync_all(opened)
             gone = [number for number, stays in plan if not stays and sizes[number]]
             for number in gone:
                 files.try_remove(self.disk, f"{self.directory}/{number}.idx")
@@ -300,7 +360,7 @@ class RabbitLog(Log):
             self._visible = self._next
             self._group.durable = max(self._group.durable, self._mark)
 
-    def _append_segment(self, kernel: RabbitQueue, number: int, size: int) -> int:
+    def _append_segment(self, kernel: RabbitQueue, number: int, size: int) -> tuple[DiskFile, int]:
         file = self.disk.open(f"{self.directory}/{number}.idx", "write")
         if len(file) > size:
             file.set_len(size)  # of a flush that failed half way: it is all in the journal
@@ -309,18 +369,42 @@ class RabbitLog(Log):
         except HeadraceError:
             file.set_len(size)
             raise
-        file.sync_data()
-        return size + written
+        return file, size + written
 
     def _clear_journal(self) -> None:
-        """By an empty file under the same name: after a power cut there is the old journal, whole, or the new one."""
-        if self._journal_bytes:
-            fresh = f"{self.directory}/{files.FRESH_JOURNAL}"
+        """By an empty file under the same name: after a power cut there is the old journal, whole, or the new one.
+
+        A busy queue takes two files in turn: inodes that come and go with every flush slow the making of all others
+        (ext4 searches past those freed in the last minute). The old file is cut to nothing, and that is synced before
+        its turn comes. Between the two renames there is no journal: recovery takes that for an empty one, and the
+        segments hold everything by now.
+        """
+        if not self._journal_bytes:
+            return
+        fresh, used = (f"{self.directory}/{name}" for name in files.FRESH_JOURNALS)
+        if self._spare is None:
             files.try_remove(self.disk, fresh)  # left by a crash, it may hold old records
             self.disk.open(fresh, "create_new")
-            self.vhost.handles.drop(self.journal_path)
+        else:
+            fresh, used = self._spare, fresh if self._spare == used else used
+            self.disk.open(fresh, "write").sync_data()
+        old = self.vhost.handles.get(self.journal_path)
+        self.vhost.handles.drop(self.journal_path)
+        self._renamed, self._spare = True, None
+        if self._journal_bytes >= BUSY_BYTES:
+            self.disk.rename(self.journal_path, used)
+            self._journal_bytes = 0
             self.disk.rename(fresh, self.journal_path)
-            self._journal_bytes, self._renamed = 0, True
+            old.set_len(0)
+            self._spare = used
+        else:
+            self.disk.rename(fresh, self.journal_path)
+            self._journal_bytes = 0
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            files.try_remove(self.disk, self._spare)
+            self._spare = None
 
     def _settle_journal(self) -> None:
         """The new journal's name must be on disk before a record in it is worth anything."""
@@ -348,6 +432,8 @@ class RabbitLog(Log):
             self.vhost.touched(self)
             below = self._visible
             while True:
+                while (cold := kernel.cold_from(first)) is not None and cold * self.vhost.entry_count < below:
+                    self._warm(kernel, [cold])
                 with store.gate:
                     batch, following, findings, lost = kernel.read(
                         self.disk, self.directory, store.kernel, first, max_msgs, max_bytes, below
@@ -375,16 +461,19 @@ class RabbitLog(Log):
             self._check()
             if self._kernel is None and self._asleep is not None:
                 return self._asleep
-            messages, size, lost, following, _, _ = self.kernel.totals()
-            first, last = self.kernel.first_live(), self.kernel.last_live()
-            return LogState(
-                messages=messages,
-                bytes=size,
-                first_seq=following if first is None else first,
-                last_seq=following - 1 if last is None else last,
-                num_deleted=0 if first is None or last is None else last + 1 - first - messages,
-                lost_messages=lost,
-            )
+            return self._state_of(self.kernel)
+
+    def _state_of(self, kernel: RabbitQueue) -> LogState:
+        messages, size, lost, following, _, _ = kernel.totals()
+        first, last = kernel.first_live(), kernel.last_live()
+        return LogState(
+            messages=messages,
+            bytes=size,
+            first_seq=following if first is None else first,
+            last_seq=following - 1 if last is None else last,
+            num_deleted=0 if first is None or last is None else last + 1 - first - messages,
+            lost_messages=lost,
+        )
 
     @property
     def next_seq(self) -> int:
@@ -407,7 +496,7 @@ class RabbitLog(Log):
             self._check()
             if not self.read_only:
                 self.sync()
-            _ = self.kernel  # tells how far there is something to see
+            self._warm(self.kernel, self.kernel.cold_stored())  # the tasks are told which store files to read
             return plan_segments(self, self._visible, predicate or Predicate())
 
     # Life
@@ -415,15 +504,21 @@ class RabbitLog(Log):
     def sleep(self) -> None:
         """Flush, keep the numbers, give up the memory and the open file."""
         with self.lock:
-            if self._kernel is None or self._closed:
+            if self._kernel is None or self._closed or self.read_only:
                 return
-            if not self.read_only:
-                self.flush()
-                self._next = self.next_seq
+            self.flush()
+            self._next = self.next_seq
             self._asleep = self.state()
+            self._settle()
+            self._drop_spare()
             self._sent = self._kernel.pending(_PENDING_MAX)
             self._kernel = None
             self.vhost.handles.drop(self.journal_path)
+
+    def _settle(self) -> None:
+        """After a flush: the segments' numbers are all that is needed of the map."""
+        if self.recovered and not self._journal_bytes:
+            self.resting, self._tail_unread = Rest(self.next_seq, self.kernel.rows()), True
 
     def close(self) -> None:
         """Everything on disk, then closed."""
@@ -433,7 +528,15 @@ class RabbitLog(Log):
             try:
                 if not self.read_only and self._kernel is not None:
                     self.flush()
+                    self._settle()
+                    self._drop_spare()
             finally:
                 self._closed = True
                 self._kernel = None
                 self.vhost.handles.drop(self.journal_path)
+
+
+def _sync_all(opened: list[DiskFile]) -> None:
+    for file in opened:
+        file.sync_data()
+    opened.clear()

@@ -17,12 +17,6 @@ from headrace.layouts.rabbitmq._kernels import rabbit_rewritten_segment
 from headrace.layouts.rabbitmq.log import RabbitLog
 
 
-def saved_next(log: RabbitLog) -> int:
-    """What `headrace.next` says; 0 without one."""
-    data = files.read_small(log.disk, f"{log.directory}/{files.NEXT}")
-    return int(data) if data is not None and data.strip().isdigit() else 0
-
-
 def recover(log: RabbitLog) -> None:
     """Load, put right, flush. References into the store are counted on the way."""
     disk, vhost = log.disk, log.vhost
@@ -38,17 +32,16 @@ def recover(log: RabbitLog) -> None:
             detail = "a flush was interrupted; the journal's records are used"
             found = [Damage(path, 0, len(data), "unsound-tail", detail)]
         if found:
-            _replace(log, path, data, sound, found)
+            replace(log, path, data, sound, found)
             data, unsure = sound, True
         kernel.load_segment(number, data)
     found = files.damage_of(log.journal_path, kernel.load_journal(journal))
     if found:
         copy = files.keep_copy(disk, vhost.path, log.journal_path, journal)
         log.found += [_with(damage, f"a copy is kept in {copy}") for damage in found]
-    if any(damage.kind == "bad-record" for damage in log.found):
-        vhost.store.may_collect = False
+    keep_unreferenced(log)
     log.note_missing(kernel.reference(vhost.store.kernel, True))
-    following = max(kernel.totals()[3], saved_next(log))
+    following = max(kernel.totals()[3], files.saved_next(disk, log.directory))
     if journal or unsure:
         count = vhost.entry_count
         following = -(-following // count) * count
@@ -61,6 +54,10 @@ def recover(log: RabbitLog) -> None:
 
 
 def _journal(log: RabbitLog) -> bytes:
+    for name in files.FRESH_JOURNALS:
+        files.try_remove(
+            log.disk, f"{log.directory}/{name}"
+        )  # of a flush that was cut short: all in the segments
     if log.disk.entry(log.journal_path) is None:
         log.disk.open(log.journal_path, "write").sync_data()
         log.disk.sync_dir(log.directory)
@@ -68,7 +65,22 @@ def _journal(log: RabbitLog) -> bytes:
     return log.disk.read(log.journal_path, files.JOURNAL_BYTES_MAX)
 
 
-def _replace(log: RabbitLog, path: str, data: bytes, sound: bytes, found: list[Damage]) -> None:
+def keep_unreferenced(log: RabbitLog) -> None:
+    """With a bad record in an index, what looks unreferenced in the store may be all that is left of a message."""
+    if any(damage.kind == "bad-record" for damage in log.found):
+        log.vhost.store.may_collect = False
+
+
+def mend(log: RabbitLog, number: int, path: str, data: bytes, found: list[Damage]) -> bytes:
+    """A segment that turned out unsound when it was first used: replaced as in recovery; returns its sound bytes."""
+    sound, _ = rabbit_rewritten_segment(data, number, log.vhost.entry_count, b"")
+    replace(log, path, data, sound, found)
+    keep_unreferenced(log)
+    return sound
+
+
+def replace(log: RabbitLog, path: str, data: bytes, sound: bytes, found: list[Damage]) -> None:
+    """The sound bytes take the file's name; a copy of the original is kept first."""
     copy = files.keep_copy(log.disk, log.vhost.path, path, data)
     log.disk.replace_file(path, sound)
     log.found += [_with(damage, f"a copy is kept in {copy}") for damage in found]

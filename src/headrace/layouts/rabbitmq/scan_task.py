@@ -35,7 +35,7 @@ class SegmentTask(ScanTask):
         queue = RabbitQueue(self.entries, bytes(16))
         segment, journal = f"{self.directory}/{self.number}.idx", f"{self.directory}/{files.JOURNAL}"
         if disk.entry(segment) is not None:
-            queue.load_segment(self.number, disk.read(segment))
+            queue.load_for_reading(disk, self.directory, self.number)
         if disk.entry(journal) is not None:
             queue.load_journal(disk.read(journal, files.JOURNAL_BYTES_MAX))
         store = RabbitStore(

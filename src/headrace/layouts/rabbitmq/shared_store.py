@@ -8,11 +8,15 @@ A merge writes the referenced records of both files under another name, syncs it
 then removes the right one. At every instant each message is in one of the files under its final name, so there is no
 moment (as there is in RabbitMQ) at which a crash can lose one. What a merge or removal leaves out is what was acked;
 those acks are synced before.
+
+After a clean stop the files are known from the checkpoint and `headrace.index` says where each message lies; it is read
+when the first stored message is asked for.
 """
 
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -21,6 +25,7 @@ from headrace.layouts.base import Damage
 from headrace.layouts.group_commit import GroupCommit
 from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq._kernels import Disk, DiskFile, RabbitStore, RabbitWrite
+from headrace.layouts.rabbitmq.checkpoint import Stored
 from headrace.layouts.rabbitmq.options import RabbitOptions
 
 MERGING = "headrace.merging"
@@ -43,6 +48,9 @@ class SharedStore:
         self._mark = 0
         self._group = GroupCommit(self.directory, lambda: self._mark, self._sync)
         self.merges = 0
+        self._stopped: Stored | None = None
+        """From the checkpoint, as long as its index has not been read."""
+        self._changed = False
 
     _file: DiskFile | None
 
@@ -52,6 +60,10 @@ class SharedStore:
         """Find every message; once."""
         with self.gate:
             if self.scanned:
+                return
+            stopped, self._stopped = self._stopped, None
+            if stopped is not None and self._load_index(stopped):
+                self.scanned = True
                 return
             for kind, directory, suffix in (
                 ("rdq", self.directory, "rdq"),
@@ -66,6 +78,46 @@ class SharedStore:
                         self.damage.append(Damage(path, 0, 0, "missing", str(problem)))
             self.scanned = True
 
+    def resume(self, stopped: Stored, *, writing: bool) -> None:
+        """From the checkpoint of a clean stop, instead of `scan` and `start_writing`."""
+        for number, size, valid, records in stopped.files:
+            self.kernel.restore_file(number, size, valid, records)
+        self._stopped = stopped
+        if writing:
+            files.try_remove(self.disk, f"{self.directory}/{MERGING}")
+            self._resume(stopped.current)
+
+    def stop(self) -> Stored | None:
+        """For the checkpoint: everything on disk, the index in its file. None when only the files themselves can tell."""
+        self.sync()
+        size = crc = 0
+        if self._stopped is not None and not self._changed:
+            size, crc = self._stopped.index_bytes, self._stopped.index_crc
+        else:
+            self.scan()
+            dump = self.kernel.dump()
+            if dump is None or not self.may_collect:
+                return None
+            if dump:
+                self.disk.replace_file(f"{self.vhost_path}/{files.INDEX}", dump)
+            size, crc = len(dump), zlib.crc32(dump)
+        rows = [row[1:] for row in self.kernel.files() if row[0] == "rdq"]
+        return Stored(rows, self._current, size, crc)
+
+    def _load_index(self, stopped: Stored) -> bool:
+        path = f"{self.vhost_path}/{files.INDEX}"
+        try:
+            data = self.disk.read(path, stopped.index_bytes) if stopped.index_bytes else b""
+            if (len(data), zlib.crc32(data)) == (stopped.index_bytes, stopped.index_crc):
+                self.kernel.load_dump(data)
+                return True
+            detail = "its checksum is not that of the last stop; every store file is read instead"
+        except HeadraceError as problem:
+            detail = f"{problem}; every store file is read instead"
+        self.damage.append(Damage(path, 0, 0, "metadata", detail))
+        self.may_collect = False  # how many queues hold a message is not known in this life
+        return False
+
     def start_writing(self) -> None:
         """After all references were counted: put right what a crash left, and open the file to write to.
 
@@ -75,14 +127,10 @@ class SharedStore:
         files.make_dirs(self.disk, self.directory)
         files.try_remove(self.disk, f"{self.directory}/{MERGING}")
         numbers = [number for kind, number, *_ in self.kernel.files() if kind == "rdq"]
-        clean = self._take_clean_mark()
         newest = max(numbers, default=-1)
-        if clean is not None and newest >= 0 and clean == (newest, self._size(newest)):
-            self._resume(newest)
-        else:
-            if newest >= 0:
-                self._rewrite(newest)
-            self._open_new(newest + 1)
+        if newest >= 0:
+            self._rewrite(newest)
+        self._open_new(newest + 1)
         records, ids = self.kernel.hidden()
         if ids:
             self._append(records)
@@ -102,27 +150,6 @@ class SharedStore:
     def _size(self, number: int) -> int:
         entry = self.disk.entry(f"{self.directory}/{number}.rdq")
         return -1 if entry is None else entry[1]
-
-    def _take_clean_mark(self) -> tuple[int, int] | None:
-        path = f"{self.vhost_path}/{files.CLEAN}"
-        data = files.read_small(self.disk, path)
-        if data is None:
-            return None
-        self.disk.remove_file(path)
-        self.disk.sync_dir(self.vhost_path)
-        try:
-            number, size = data.split()
-            return int(number), int(size)
-        except ValueError:
-            return None
-
-    def write_clean_mark(self) -> None:
-        """Clean stop: the next start may go on in the current file."""
-        if self.scanned:
-            self.sync()
-            self.disk.replace_file(
-                f"{self.vhost_path}/{files.CLEAN}", f"{self._current} {self._bytes}\n".encode()
-            )
 
     def _resume(self, number: int) -> None:
         self._file = self.disk.open(f"{self.directory}/{number}.rdq", "write")
@@ -166,6 +193,7 @@ class SharedStore:
             raise
         self._bytes += len(data)
         self._mark += 1
+        self._changed = True
 
     def _roll_if_full(self) -> None:
         if self._bytes >= self._options.msg_store_file_size_limit:
@@ -181,6 +209,7 @@ class SharedStore:
         self.disk.sync_dir(self.directory)
         self._file, self._current, self._bytes = file, number, 0
         self.kernel.add_file(number)
+        self._changed = True
 
     def sync(self) -> None:
         """Return when every record written so far is on disk."""
@@ -204,11 +233,14 @@ class SharedStore:
 
     def collect(self, sync_acks: Callable[[], None]) -> int:
         """Remove dead files and merge neighbours while that is worth it; returns how many files went."""
-        if not self.scanned or not self.may_collect:
+        if not (self.scanned or self._stopped) or not self.may_collect:
             return 0
         went = self._remove_dead(sync_acks)
         while (pair := self._next_pair()) is not None:
             left, right = pair
+            self.scan()
+            if not self.may_collect:
+                return went
             self._merge([left, right], left, sync_acks)
             self.disk.remove_file(f"{self.directory}/{right}.rdq")
             self.disk.sync_dir(self.directory)
@@ -226,6 +258,7 @@ class SharedStore:
         if not dead:
             return 0
         sync_acks()
+        self._changed = True
         for number in dead:
             self.disk.remove_file(f"{self.directory}/{number}.rdq")
             self.kernel.forget_file("rdq", number)
@@ -245,6 +278,7 @@ class SharedStore:
         return None
 
     def _merge(self, numbers: list[int], target: int, sync_acks: Callable[[], None]) -> None:
+        self._changed = True
         data, ids = self.kernel.merged([("rdq", number) for number in numbers])
         sync_acks()  # what was left out is acked: the acks must outlive it
         temporary = f"{self.directory}/{MERGING}"

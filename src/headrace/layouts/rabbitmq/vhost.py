@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from headrace.errors import HeadraceError
 from headrace.layouts.base import Damage, Durability
-from headrace.layouts.rabbitmq import dets, files, recovery
+from headrace.layouts.rabbitmq import checkpoint, dets, files, recovery
 from headrace.layouts.rabbitmq._kernels import Disk
 from headrace.layouts.rabbitmq.log import RabbitLog
 from headrace.layouts.rabbitmq.names import QueueName, is_directory_name, vhost_directory
@@ -117,9 +117,12 @@ class Vhost:
 
     def take_over(self) -> None:
         """Open for writing: what a clean stop of RabbitMQ left would be wrong from now on, so it goes first."""
+        found = checkpoint.take(self)
+        if found is not None and self._resume(found):
+            return
         for log in self.logs.values():
             stopped = self.stopped.get(log.directory.rsplit("/", 1)[-1])
-            if stopped is not None and stopped.next_seq > recovery.saved_next(log):
+            if stopped is not None and stopped.next_seq > files.saved_next(self.disk, log.directory):
                 self.disk.replace_file(f"{log.directory}/{files.NEXT}", f"{stopped.next_seq}\n".encode())
         stale = [f"{self.path}/{files.RECOVERY}"]
         for store in (files.PERSISTENT, files.TRANSIENT):
@@ -135,6 +138,25 @@ class Vhost:
                 self.warn(problem)
             log.sleep()
         self.store.start_writing()
+
+    def look(self) -> None:
+        """Open for reading: after a clean stop of ours nothing needs to be read yet."""
+        found = checkpoint.peek(self)
+        if found is not None:
+            self._resume(found)
+
+    def _resume(self, found: checkpoint.Checkpoint) -> bool:
+        try:
+            for log in self.logs.values():
+                log.rest(found.queues[log.directory.rsplit("/", 1)[-1]])
+            self.store.resume(found.store, writing=not self.read_only)
+        except HeadraceError as problem:
+            self.warn(f"{self.path}: the checkpoint of the last stop is not used: {problem}")
+            for log in self.logs.values():
+                log.forget()
+            self.store = SharedStore(self.disk, self.path, self.options)
+            return False
+        return True
 
     def create(self, queue: QueueName) -> RabbitLog:
         """A new queue's directory, on disk when this returns."""
@@ -216,6 +238,6 @@ class Vhost:
                 problems.append(problem)
         self.store.kernel.close_files()
         if not self.read_only and not problems:
-            self.store.write_clean_mark()
+            checkpoint.write(self)
         if problems:
             raise problems[0]

@@ -53,7 +53,7 @@ def vhost_paths(disk: Disk, path: str) -> tuple[str, list[str]] | None:
 
 
 class RabbitVolume(Volume):
-    """Use `headrace.open`, or `ROOM.open`."""
+    """Use `headrace.open`, or `ROOM.open`. `read_all`: do not believe the checkpoint of the last stop."""
 
     layout = "rabbitmq"
 
@@ -68,6 +68,7 @@ class RabbitVolume(Volume):
         disk: Disk | None = None,
         clock: Callable[[], int] = time.time_ns,
         maintenance: bool = True,
+        read_all: bool = False,
     ) -> None:
         if mode not in ("r", "rw"):
             raise BadInput(f"mode {mode!r}; open with 'r' or 'rw'")
@@ -100,6 +101,8 @@ class RabbitVolume(Volume):
                 self.vhosts[vhost.name] = vhost
                 if not self.read_only:
                     vhost.take_over()
+                elif not read_all:
+                    vhost.look()
         except BaseException:
             if self._lock is not None:
                 self._lock.release()

@@ -8,7 +8,7 @@ use super::MessageId;
 use super::etf::NewMessage;
 use super::props::{self, Block, Envelope, Given};
 use super::queue::state::*;
-use super::queue::{NO_OFFSET, QueueIndex};
+use super::queue::{NO_OFFSET, QueueIndex, Segment};
 use super::record::{Form, PublishRest, put_ack, put_deliver};
 use super::store::{MessageStore, put_record};
 use crate::batch::{Batch, Entry, HeaderCodec, flags};
@@ -27,6 +27,10 @@ pub enum QueueError {
     BadProperties { at: usize },
     #[error("a change is staged already: apply or abandon it first")]
     Staged,
+    #[error("segment {segment} has not been read: load it first")]
+    Cold { segment: u64 },
+    #[error("rows of segments that do not fit together")]
+    BadRows,
 }
 
 /// How messages are to be written.
@@ -65,8 +69,15 @@ pub struct Written {
     pub count: u64,
 }
 
-pub(super) enum Step {
-    Publish { sequence: u64, offset: u32, size: u32, stored: Option<MessageId>, delivered: bool },
+/// A publish that stands in the journal's bytes.
+struct Placed {
+    sequence: u64,
+    offset: u32,
+    size: u32,
+    stored: Option<MessageId>,
+}
+
+enum Move {
     Deliver(u64),
     Ack(u64),
 }
@@ -75,7 +86,10 @@ pub(super) enum Step {
 pub(super) struct Staged {
     /// Where its records begin in the journal's bytes.
     start: usize,
-    steps: Vec<Step>,
+    publishes: Vec<Placed>,
+    /// Each publish has a deliver record behind it.
+    delivered: bool,
+    moves: Vec<Move>,
     next: u64,
     records: usize,
 }
@@ -102,9 +116,11 @@ impl QueueIndex {
         if self.staged.is_some() {
             return Err(QueueError::Staged);
         }
+        self.refuse_cold(self.next / self.count)?;
         let mut written = Written { chunks: vec![Chunk::default()], ..Written::default() };
         let mut staged = Staged { start: self.journal.len(), next: self.next, ..Staged::default() };
-        staged.steps.reserve(batch.len());
+        staged.publishes.reserve(batch.len());
+        staged.delivered = rules.deliver;
         let staging = self.encode_publishes(batch, rules, store, &mut staged, &mut written);
         if let Err(error) = staging {
             self.journal.truncate(staged.start);
@@ -130,6 +146,8 @@ impl QueueIndex {
         let mut keys: Vec<&[u8]> = Vec::new();
         let mut blocks = Blocks::new(batch, rules);
         let mut file_bytes = rules.store_bytes;
+        // Where the last message with the usual properties has its head, and its subject: the next one copies it.
+        let mut usual: Option<(&[u8], Range<usize>)> = None;
         for (at, entry) in batch.entries().iter().enumerate() {
             if rules.keep_positions {
                 if entry.position < staged.next {
@@ -184,7 +202,15 @@ impl QueueIndex {
                 Form::Journal.put_publish(&mut self.journal, sequence, true, &rest);
                 let at = self.journal.len();
                 self.journal[at - 4..].copy_from_slice(&size.to_be_bytes());
-                message.write(&mut self.journal);
+                let same = usual.as_ref().filter(|(key, _)| Blocks::is_usual(entry) && *key == subject);
+                match same {
+                    Some((_, head)) => self.journal.extend_from_within(head.clone()),
+                    None => {
+                        message.write_head(&mut self.journal);
+                        usual = Blocks::is_usual(entry).then_some((subject, at..self.journal.len()));
+                    }
+                }
+                message.write_tail(&mut self.journal);
                 debug_assert_eq!(self.journal.len() - at, size as usize);
             }
             if rules.deliver {
@@ -193,7 +219,7 @@ impl QueueIndex {
             staged.records += 1 + usize::from(rules.deliver);
             let stored = stored.then_some(id);
             let size = body.len() as u32;
-            staged.steps.push(Step::Publish { sequence, offset, size, stored, delivered: rules.deliver });
+            staged.publishes.push(Placed { sequence, offset, size, stored });
         }
         Ok(())
     }
@@ -208,6 +234,9 @@ impl QueueIndex {
         let mut positions = positions.to_vec();
         positions.sort_unstable();
         positions.dedup();
+        if let Some(segment) = self.cold_of(&positions).first() {
+            return Err(QueueError::Cold { segment: *segment });
+        }
         for sequence in positions {
             let state = self.state_of(sequence);
             if !unacked(state) {
@@ -216,12 +245,12 @@ impl QueueIndex {
             // RabbitMQ cannot read an ack without a deliver before it.
             if !delivered(state) && (ack || record) {
                 put_deliver(&mut self.journal, sequence);
-                staged.steps.push(Step::Deliver(sequence));
+                staged.moves.push(Move::Deliver(sequence));
                 staged.records += 1;
             }
             if ack {
                 put_ack(&mut self.journal, sequence);
-                staged.steps.push(Step::Ack(sequence));
+                staged.moves.push(Move::Ack(sequence));
                 staged.records += 1;
             } else {
                 let (rel, segment) = self.entry(sequence);
@@ -253,22 +282,30 @@ impl QueueIndex {
         let Some(staged) = self.staged.take() else { return Default::default() };
         self.dirty += staged.records;
         let (mut dropped, mut taken) = (Vec::new(), Vec::new());
-        for step in staged.steps {
-            match step {
-                Step::Publish { sequence, offset, size, stored, delivered } => {
-                    let (rel, segment) = self.entry(sequence);
-                    segment.put(rel, offset);
-                    segment.states[rel] |= if delivered { D } else { 0 } | if stored.is_some() { STORED } else { 0 };
-                    segment.sizes[rel] = size;
-                    segment.unacked += 1;
-                    if let Some(id) = stored {
-                        self.stored.insert(sequence, id);
-                        taken.push(id);
-                    }
-                    (self.messages, self.bytes) = (self.messages + 1, self.bytes + u64::from(size));
+        let (count, known) = (self.count, if staged.delivered { D } else { 0 });
+        let mut publishes = staged.publishes.into_iter().peekable();
+        while let Some(first) = publishes.peek() {
+            // Segment by segment: looked up once for all that fall into it.
+            let base = first.sequence / count * count;
+            let segment = self.segments.entry(base / count).or_insert_with(|| Segment::new(count as usize));
+            while let Some(placed) = publishes.next_if(|placed| placed.sequence - base < count) {
+                let rel = (placed.sequence - base) as usize;
+                segment.put(rel, placed.offset);
+                segment.states[rel] |= known;
+                segment.sizes[rel] = placed.size;
+                segment.unacked += 1;
+                if let Some(id) = placed.stored {
+                    segment.states[rel] |= STORED;
+                    self.stored.insert(placed.sequence, id);
+                    taken.push(id);
                 }
-                Step::Deliver(sequence) => self.apply_deliver(sequence),
-                Step::Ack(sequence) => dropped.extend(self.apply_ack(sequence)),
+                (self.messages, self.bytes) = (self.messages + 1, self.bytes + u64::from(placed.size));
+            }
+        }
+        for step in staged.moves {
+            match step {
+                Move::Deliver(sequence) => self.apply_deliver(sequence),
+                Move::Ack(sequence) => dropped.extend(self.apply_ack(sequence)),
             }
         }
         self.next = self.next.max(staged.next);
@@ -328,6 +365,10 @@ impl<'a> Blocks<'a> {
         Blocks { batch, now_ns, usual, own: Vec::new() }
     }
 
+    fn is_usual(entry: &Entry) -> bool {
+        entry.time == 0 && entry.key.is_null() && entry.headers.is_null() && !entry.data.is_null()
+    }
+
     /// The block and what else the publisher said.
     fn of(&mut self, entry: &Entry) -> Option<(&[u8], Envelope<'a>)> {
         let batch = self.batch;
@@ -336,8 +377,7 @@ impl<'a> Blocks<'a> {
             let end = Block::parse(raw)?.end;
             return Some((&raw[..end], Envelope::parse(&raw[end..])));
         }
-        let usual = entry.time == 0 && entry.key.is_null() && entry.headers.is_null() && !entry.data.is_null();
-        if usual {
+        if Self::is_usual(entry) {
             return Some((&self.usual, Envelope::default()));
         }
         let mut given = Given {

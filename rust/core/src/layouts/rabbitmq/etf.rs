@@ -383,6 +383,12 @@ pub struct NewMessage<'a> {
 impl NewMessage<'_> {
     /// Appends the term, with the tags of OTP 25.
     pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_head(out);
+        self.write_tail(out);
+    }
+
+    /// The part that messages with the same keys and properties share.
+    pub fn write_head(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&MARK);
         put_atom(out, b"basic_message");
         out.extend_from_slice(&[SMALL_TUPLE, 4]);
@@ -400,6 +406,9 @@ impl NewMessage<'_> {
         put_atom(out, b"none");
         put_binary(out, self.block);
         put_atom(out, b"rabbit_framing_amqp_0_9_1");
+    }
+
+    pub fn write_tail(&self, out: &mut Vec<u8>) {
         if !self.body.is_empty() {
             out.push(LIST);
             out.extend_from_slice(&1u32.to_be_bytes());

@@ -6,17 +6,20 @@
 //! record  journal.jif and N.idx: one definition of each record, tolerant walkers
 //! queue   one queue in memory: the segment map with publish, deliver and ack actions
 //! change  staging and applying publishes, delivers, acks        flush   what the segment files lack
+//! cold    segments known by their numbers only                  stamp   did anybody write since?
 //! read    a queue's messages as batches
 //! store   N.rdq: where each message lies, how often it is referenced, what a merge keeps
 //! ```
 
 pub mod change;
+pub mod cold;
 pub mod etf;
 pub mod flush;
 pub mod props;
 pub mod queue;
 pub mod read;
 pub mod record;
+pub mod stamp;
 pub mod store;
 
 /// A message's id: 16 bytes that nobody else uses.

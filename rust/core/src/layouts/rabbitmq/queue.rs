@@ -15,9 +15,10 @@ use hashbrown::HashMap;
 
 use super::change::Staged;
 pub use super::change::{Chunk, QueueError, Rules, Written};
+use super::cold::Row;
 use super::etf::straight;
 pub use super::flush::{Flush, rewritten};
-use super::record::{Action, Form, PublishRest, walk_journal, walk_segment};
+use super::record::{Action, Form, Publish, PublishRest, walk_journal, walk_segment};
 use super::store::MessageStore;
 use super::{Finding, MessageId};
 
@@ -70,12 +71,18 @@ pub(super) struct Segment {
     pub file_bytes: u64,
     /// Entries with something in the journal.
     pub dirty: bool,
+    /// Its file has not been read: `states` and `sizes` are empty.
+    pub cold: Option<Row>,
 }
 
 impl Segment {
-    fn new(count: usize) -> Segment {
+    pub(super) fn new(count: usize) -> Segment {
         let (states, sizes) = (vec![0; count], vec![0; count]);
-        Segment { states, sizes, offsets: Vec::new(), unacked: 0, file_bytes: 0, dirty: false }
+        Segment { states, sizes, offsets: Vec::new(), unacked: 0, file_bytes: 0, dirty: false, cold: None }
+    }
+
+    pub(super) fn cold(row: Row, file_bytes: u64) -> Segment {
+        Segment { unacked: row.unacked, file_bytes, cold: Some(row), ..Segment::new(0) }
     }
 }
 
@@ -148,9 +155,16 @@ impl QueueIndex {
 
     // Loading
 
-    /// Takes in a segment file; journal last.
+    /// Takes in a segment file, in place of what was known of it; journal last.
     pub fn load_segment(&mut self, number: u64, data: &[u8]) -> Vec<Finding> {
+        self.take_segment(number, data, |_| {})
+    }
+
+    /// `seen` gets every publish of the file.
+    pub(super) fn take_segment(&mut self, number: u64, data: &[u8], mut seen: impl FnMut(Publish)) -> Vec<Finding> {
         let count = self.count;
+        self.take_out(number);
+        self.cached.take_if(|cached| cached.number == number);
         let mut segment = Segment::new(count as usize);
         segment.file_bytes = data.len() as u64;
         let stored = &mut self.stored;
@@ -171,6 +185,7 @@ impl QueueIndex {
                         stored.insert(base + rel, publish.id);
                     }
                     highest = highest.max(Some(rel));
+                    seen(publish);
                 }
                 Action::Lost(_) => {
                     *state |= P_DISK | LOST;
@@ -292,7 +307,7 @@ impl QueueIndex {
 
     pub(super) fn state_of(&self, sequence: u64) -> u16 {
         let rel = (sequence % self.count) as usize;
-        self.segments.get(&(sequence / self.count)).map_or(0, |segment| segment.states[rel])
+        self.segments.get(&(sequence / self.count)).and_then(|s| s.states.get(rel)).copied().unwrap_or(0)
     }
 
     // References into the store
@@ -309,6 +324,17 @@ impl QueueIndex {
             }
         }
         missing.sort_unstable();
+        missing.iter().for_each(|sequence| self.lose(*sequence));
+        missing
+    }
+
+    /// The same for one segment that was just loaded, without counting.
+    pub fn reference_segment(&mut self, number: u64, store: &MessageStore) -> Vec<u64> {
+        let Some(segment) = self.segments.get(&number) else { return Vec::new() };
+        let all = segment.states.iter().zip(number * self.count..);
+        let stored = all.filter(|(state, _)| live(**state) && **state & STORED != 0).map(|(_, at)| at);
+        let gone = |at: &u64| self.stored.get(at).is_none_or(|id| !store.contains(id));
+        let missing: Vec<u64> = stored.filter(gone).collect();
         missing.iter().for_each(|sequence| self.lose(*sequence));
         missing
     }
@@ -356,10 +382,7 @@ impl QueueIndex {
     /// Above every sequence that the segment files will show after a flush.
     pub fn told_next(&self) -> u64 {
         let newest = self.segments.iter().rev().find(|(_, segment)| segment.unacked > 0);
-        newest.map_or(0, |(number, segment)| {
-            let rel = segment.states.iter().rposition(|state| published(*state)).map_or(0, |rel| rel as u64 + 1);
-            number * self.count + rel
-        })
+        newest.map_or(0, |(number, segment)| number * self.count + u64::from(segment.row().top))
     }
 
     /// The store files that hold messages of one segment.
@@ -375,22 +398,20 @@ impl QueueIndex {
     pub fn unsend(&mut self, positions: &[u64]) {
         for sequence in positions {
             let rel = (sequence % self.count) as usize;
-            if let Some(segment) = self.segments.get_mut(&(sequence / self.count)) {
-                segment.states[rel] &= !SENT;
+            if let Some(state) = self.segments.get_mut(&(sequence / self.count)).and_then(|s| s.states.get_mut(rel)) {
+                *state &= !SENT;
             }
         }
     }
 
     pub fn first_live(&self) -> Option<u64> {
-        self.segments.iter().filter(|(_, segment)| segment.unacked > 0).find_map(|(number, segment)| {
-            segment.states.iter().position(|state| live(*state)).map(|rel| number * self.count + rel as u64)
-        })
+        let mut held = self.segments.iter().filter(|(_, segment)| segment.unacked > 0);
+        held.find_map(|(number, segment)| segment.row().first().map(|rel| number * self.count + rel))
     }
 
     pub fn last_live(&self) -> Option<u64> {
-        self.segments.iter().rev().filter(|(_, segment)| segment.unacked > 0).find_map(|(number, segment)| {
-            segment.states.iter().rposition(|state| live(*state)).map(|rel| number * self.count + rel as u64)
-        })
+        let mut held = self.segments.iter().rev().filter(|(_, segment)| segment.unacked > 0);
+        held.find_map(|(number, segment)| segment.row().last().map(|rel| number * self.count + rel))
     }
 }
 

@@ -13,14 +13,14 @@ use super::queue::{QueueIndex, state};
 use super::record::{Action, Form, Publish, walk_segment};
 use super::store::{MessageStore, StoreError};
 use crate::batch::{Batch, BatchBuilder, Entry, HeaderCodec, Message as Row, Span};
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskResult};
 
 /// A segment file larger than this is not read: spans of a batch have 32 bits.
 pub const SEGMENT_BYTES_MAX: u64 = 2 << 30;
 
 /// A segment's embedded messages that are on disk, in order, acked ones too.
 pub struct Cached {
-    number: u64,
+    pub(super) number: u64,
     file_bytes: u64,
     batch: Batch,
     /// Sequences and expiries of messages in the store.
@@ -124,34 +124,45 @@ fn entry_with_copies(data: &mut Vec<u8>, sequence: u64, publish: &Publish, messa
     })
 }
 
-impl Cached {
-    fn load(number: u64, count: u64, mut data: Vec<u8>) -> (Cached, Vec<u64>) {
-        let file_bytes = data.len() as u64;
-        let base = number * count;
-        let mut slots: Vec<Option<Entry>> = vec![None; count as usize];
-        let (mut rest, mut stored, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
-        walk_segment(&data, count, |action| {
-            let Action::Publish(publish) = action else { return };
-            let sequence = base + publish.number;
-            match &publish.message {
-                None => stored.push((sequence, publish.expiry_us)),
-                Some(message) => match entry_in_place(&data, sequence, &publish, message) {
-                    Some(entry) => slots[publish.number as usize] = Some(entry),
-                    None => rest.push(publish),
-                },
-            }
-        });
-        for publish in rest {
-            let sequence = base + publish.number;
+/// A segment's publishes, gathered while its file is walked.
+struct Gathered {
+    base: u64,
+    slots: Vec<Option<Entry>>,
+    /// Those that cannot be served as they lie in the file.
+    rest: Vec<Publish>,
+    stored: Vec<(u64, u64)>,
+}
+
+impl Gathered {
+    fn new(base: u64, count: u64) -> Gathered {
+        Gathered { base, slots: vec![None; count as usize], rest: Vec::new(), stored: Vec::new() }
+    }
+
+    fn see(&mut self, data: &[u8], publish: Publish) {
+        let sequence = self.base + publish.number;
+        match &publish.message {
+            None => self.stored.push((sequence, publish.expiry_us)),
+            Some(message) => match entry_in_place(data, sequence, &publish, message) {
+                Some(entry) => self.slots[publish.number as usize] = Some(entry),
+                None => self.rest.push(publish),
+            },
+        }
+    }
+
+    /// And the sequences of messages that cannot be read.
+    fn cached(mut self, number: u64, mut data: Vec<u8>) -> (Cached, Vec<u64>) {
+        let (file_bytes, mut unreadable) = (data.len() as u64, Vec::new());
+        for publish in self.rest {
+            let sequence = self.base + publish.number;
             let message = publish.message.as_ref().expect("only those with one were kept");
             match entry_with_copies(&mut data, sequence, &publish, message) {
-                Some(entry) => slots[publish.number as usize] = Some(entry),
+                Some(entry) => self.slots[publish.number as usize] = Some(entry),
                 None => unreadable.push(sequence),
             }
         }
-        stored.sort_unstable();
-        let batch = Batch::new(Arc::new(data), slots.into_iter().flatten().collect(), HeaderCodec::Amqp);
-        (Cached { number, file_bytes, batch, stored }, unreadable)
+        self.stored.sort_unstable();
+        let batch = Batch::new(Arc::new(data), self.slots.into_iter().flatten().collect(), HeaderCodec::Amqp);
+        (Cached { number, file_bytes, batch, stored: self.stored }, unreadable)
     }
 }
 
@@ -175,6 +186,10 @@ impl QueueIndex {
                 return Ok(found);
             };
             let start = found.next.max(number * self.count);
+            if self.cold_from(start).is_some() {
+                found.next = start; // to be loaded first
+                return Ok(found);
+            }
             self.read_segment(disk, directory, store, number, start, limits, &mut found)?;
         }
         Ok(found)
@@ -248,11 +263,29 @@ impl QueueIndex {
             return Ok(());
         }
         let data = disk.read(&format!("{directory}/{number}.idx"), SEGMENT_BYTES_MAX)?;
-        let (cached, unreadable) = Cached::load(number, self.count, data);
+        let mut gathered = Gathered::new(number * self.count, self.count);
+        walk_segment(&data, self.count, |action| {
+            if let Action::Publish(publish) = action {
+                gathered.see(&data, publish);
+            }
+        });
+        found.lost.extend(self.keep(gathered.cached(number, data)));
+        Ok(())
+    }
+
+    fn keep(&mut self, (cached, unreadable): (Cached, Vec<u64>)) -> Vec<u64> {
         self.cached = Some(cached);
         unreadable.iter().for_each(|sequence| self.lose(*sequence));
-        found.lost.extend(unreadable);
-        Ok(())
+        unreadable
+    }
+
+    /// Takes in a segment's file that is to be read next: walked once, for the map and for its messages.
+    pub fn load_for_reading(&mut self, disk: &dyn Disk, directory: &str, number: u64) -> DiskResult<Found> {
+        let data = disk.read(&format!("{directory}/{number}.idx"), SEGMENT_BYTES_MAX)?;
+        let mut gathered = Gathered::new(number * self.count, self.count);
+        let findings = self.take_segment(number, &data, |publish| gathered.see(&data, publish));
+        let lost = self.keep(gathered.cached(number, data));
+        Ok(Found { findings, lost, ..Found::default() })
     }
 
     /// One batch out of several places: segment, journal, store.

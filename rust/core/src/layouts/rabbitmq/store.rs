@@ -23,6 +23,7 @@ const END_MARK: u8 = 255;
 /// What a record has besides its `size` bytes.
 const AROUND: usize = SIZE_BYTES + 1;
 const HANDLES_MAX: usize = 64;
+const DUMP_BYTES: usize = 40;
 /// A store file is read whole: 16 MiB and one message is the rule.
 pub const FILE_BYTES_MAX: u64 = 2 << 30;
 
@@ -356,6 +357,46 @@ impl MessageStore {
                 offset += u64::from(location.total);
             }
         }
+    }
+
+    /// What a clean stop keeps: `id | file:64 | offset:64 | bytes:32 | references:32` of every referenced message, and
+    /// the files. None when one lies where RabbitMQ would not look: then the files must be read again.
+    pub fn dump(&self) -> Option<Vec<u8>> {
+        let mut kept: Vec<_> = self.index.iter().filter(|(_, location)| location.references > 0).collect();
+        kept.sort_unstable_by_key(|(_, location)| (location.file, location.offset));
+        let mut out = Vec::with_capacity(kept.len() * DUMP_BYTES);
+        for (id, location) in kept {
+            if location.file.kind != FileKind::Rdq || location.hidden {
+                return None;
+            }
+            out.extend_from_slice(id);
+            out.extend_from_slice(&location.file.number.to_be_bytes());
+            out.extend_from_slice(&location.offset.to_be_bytes());
+            out.extend_from_slice(&location.total.to_be_bytes());
+            out.extend_from_slice(&location.references.to_be_bytes());
+        }
+        Some(out)
+    }
+
+    /// Takes in a dump; what was written since stays, what lay in files that are gone is left out.
+    pub fn load_dump(&mut self, data: &[u8]) {
+        let number =
+            |row: &[u8], at: usize, len: usize| row[at..at + len].iter().fold(0, |v, b| v << 8 | u64::from(*b));
+        self.index.reserve(data.len() / DUMP_BYTES);
+        for row in data.chunks_exact(DUMP_BYTES) {
+            let id: MessageId = row[..ID_BYTES].try_into().unwrap_or_default();
+            let file = FileKey { kind: FileKind::Rdq, number: number(row, 16, 8) };
+            let (total, references) = (number(row, 32, 4) as u32, number(row, 36, 4) as u32);
+            let location = Location { file, offset: number(row, 24, 8), total, references, hidden: false };
+            if self.files.contains_key(&file) {
+                self.index.entry(id).or_insert(location);
+            }
+        }
+    }
+
+    /// A file as a clean stop left it.
+    pub fn restore_file(&mut self, number: u64, state: FileState) {
+        self.files.insert(FileKey { kind: FileKind::Rdq, number }, state);
     }
 
     pub fn referenced(&self) -> usize {
