@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _close_output()
     except HeadraceError as error:
-        return _fail(arguments, type(error).__name__, str(error))
+        return _fail(arguments, type(error).__name__, str(error), getattr(error, "__notes__", ()))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _fail(arguments, "DiskFault", f"{place}{error.strerror or error}")
@@ -95,13 +95,16 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(arguments, type(error).__name__, text)
 
 
-def _fail(arguments: Sequence[str], kind: str, message: str) -> int:
-    """One line on stderr; with --json the same as an object on stdout."""
+def _fail(arguments: Sequence[str], kind: str, message: str, notes: Sequence[str] = ()) -> int:
+    """One line on stderr, and what else there is to know below it; with --json the same as an object on stdout."""
     line = " ".join(message.split())
     try:
         if "--json" in arguments:
-            print(json.dumps({"error": kind, "message": line}), flush=True)
+            told = {"error": kind, "message": line} | ({"notes": list(notes)} if notes else {})
+            print(json.dumps(told), flush=True)
         print(f"headrace: {line}", file=sys.stderr)
+        for note in notes:
+            print(f"  {note}", file=sys.stderr)
     except OSError:
         pass
     return EXIT_COULD_NOT

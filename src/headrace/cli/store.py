@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -31,7 +32,11 @@ def open_(
     ] = "sync",
     config: Annotated[
         str | None,
-        typer.Option("--config", metavar="FILE", help="Options: JSON, TOML or name = value lines."),
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Options: JSON, TOML or name = value lines; for nats_streaming also the server's own file.",
+        ),
     ] = None,
     key: Key = None,
     key_file: KeyFile = None,
@@ -44,9 +49,9 @@ def open_(
     Exit code 0: opened. 1: opened, and damage was found. 2: could not.
     """
     from headrace.cli.screen import Screen, plural, print_json
-    from headrace.ops.store import open_store, read_options
+    from headrace.ops.store import open_store
 
-    given = (read_options(config) if config is not None else {}) | _flags(context.args)
+    given = (_from_file(config, layout, directory) if config is not None else {}) | _flags(context.args)
     report = open_store(
         directory,
         layout=layout,
@@ -74,6 +79,39 @@ def open_(
         screen.line(f"  {plural(len(report.damage), 'finding')}", "bold red")
         screen.damage(report.damage)
     return code
+
+
+def _from_file(path: str, layout: str | None, directory: str) -> dict[str, Any]:
+    """Options from a file; NATS Streaming's own configuration file is known by its braces."""
+    from headrace.cli.screen import warn
+    from headrace.layouts.detect import detect, room
+    from headrace.layouts.nats_streaming.room import StreamingRoom
+    from headrace.ops.store import read_options
+
+    where = room(layout or detect(directory)) if layout or Path(directory).exists() else None
+    if not isinstance(where, StreamingRoom) or path.endswith((".json", ".toml")):
+        return read_options(path)
+    try:
+        if "{" not in Path(path).read_text():
+            return read_options(path)
+    except (OSError, UnicodeDecodeError):
+        return read_options(path)  # which says what is wrong
+    from headrace.server.config.text import read_file
+
+    found = where.read_config(_values(read_file(Path(path))))
+    if found.passed_over:
+        warn(f"{path}: not of the store, passed over: {', '.join(found.passed_over)}")
+    bare = type(found.options)()
+    named = {name: getattr(found.options, name) for name in bare.__struct_fields__}
+    return {name: value for name, value in named.items() if value != getattr(bare, name)}
+
+
+def _values(node: Any) -> Any:
+    """A tree of the configuration's reader without its places."""
+    value: Any = getattr(node, "value", node)
+    if isinstance(value, dict):
+        return {name: _values(each) for name, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return [_values(each) for each in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType]
 
 
 def _flags(arguments: list[str]) -> dict[str, str]:
