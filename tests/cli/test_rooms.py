@@ -99,3 +99,18 @@ def test_names_that_could_leave_are_refused(layout: str, name: str, tmp_path: Pa
         with pytest.raises(headrace.errors.BadInput):
             volume.create(f"{name}-0" if layout in ("kafka", "rocketmq") else name)
         assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_configuration_file_of_nats_streaming(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server's own file gives the options; flags win; what is not the store's is named."""
+    config = tmp_path / "stan.conf"
+    config.write_text(
+        "port: 4222\nstreaming {\n id: mine\n store: file\n"
+        ' store_limits { max_msgs: 9, max_age: "1h" }\n file_options { colour: blue } }\n'
+    )
+    arguments = ["store", "open", str(tmp_path / "s"), "--layout", "nats_streaming", "--create"]
+    assert run([*arguments, "--config", str(config), "--max_msgs", "7", "--json"]) == 0
+    said = capsys.readouterr()
+    changed = json.loads(said.out)["changed"]
+    assert (changed["cluster_id"], changed["max_msgs"], changed["max_age"]) == ("mine", 7, 3_600_000_000_000)
+    assert "passed over: file_options.colour" in said.err

@@ -96,15 +96,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(arguments: Sequence[str], kind: str, message: str, notes: Sequence[str] = ()) -> int:
-    """One line on stderr, and what else there is to know below it; with --json the same as an object on stdout."""
+    """One line on stderr (notes stand in the log above it); with --json an object on stdout."""
     line = " ".join(message.split())
     try:
         if "--json" in arguments:
             told = {"error": kind, "message": line} | ({"notes": list(notes)} if notes else {})
             print(json.dumps(told), flush=True)
         print(f"headrace: {line}", file=sys.stderr)
-        for note in notes:
-            print(f"  {note}", file=sys.stderr)
     except OSError:
         pass
     return EXIT_COULD_NOT

@@ -67,7 +67,7 @@ def damaged(path: str, offset: int, seen: str, dump: list[str] | None = None) ->
 
 
 def dump(disk: Disk, path: str, offset: int, *, typed: bool, flag: bool, root: str) -> list[str]:
-    """The first bad record for people, as the server's log shows it."""
+    """The first bad record for people."""
     file = disk.open(path)
     left = max(len(file) - offset, 0)
     data = file.read_at(offset, min(left, _SHOWN_MAX))
@@ -75,24 +75,23 @@ def dump(disk: Disk, path: str, offset: int, *, typed: bool, flag: bool, root: s
     word = int.from_bytes(head[:4], "little")
     size = word & 0xFF_FFFF if typed else word
     short = len(head) < 8 or size > left - 8
-    lines = [f'Unexpected EOF for file "{path}"' if short else f'Corrupted record in file "{path}"']
+    lines = [f"{path}: {'ends inside a record' if short else 'a record that is not sound'}, at byte {offset}"]
     if not flag:
         lines += [
-            f'It is recommended that you make a copy of the whole datatstore "{root}".',
-            f"Open with file_truncate_bad_eof to truncate this file to this offset: {offset}."
+            f"first copy all of {root} to a safe place; whatever is done next may lose messages",
+            f"file_truncate_bad_eof would cut this file at byte {offset}"
             if short
-            else "Open with file_crc=false to take the record as it is.",
-            "Dataloss may occur. Details about the first corrupted record follows...",
+            else "file_crc=false would take the record as it is",
         ]
-    lines += ["Record header:", " Bytes:", head.hex(" ")]
+    lines.append(f"the record's head: {head.hex(' ')}")
     if len(head) == 8:
-        lines += [f" Type: {word >> 24}"] if typed else []
-        lines += [f" Size: {size}", f" CRC : 0x{int.from_bytes(head[4:], 'little'):08x}", "Record payload:"]
+        kind = f"type {word >> 24}, " if typed else ""
+        lines.append(f"{kind}size {size}, CRC 0x{int.from_bytes(head[4:], 'little'):08x}; its payload:")
         lines += _hex_lines(payload[:size])
     if len(head) < 8:
-        lines.append(f"record header expected to be 8 bytes, only read {len(head)}")
+        lines.append(f"the head is {len(head)} bytes long, of 8")
     elif short:
-        lines.append(f"record payload expected to be {size} bytes, only read {left - 8}")
+        lines.append(f"the payload is {left - 8} bytes long, of {size}")
     return lines
 
 
