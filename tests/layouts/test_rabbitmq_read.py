@@ -90,8 +90,8 @@ def test_properties_headers_and_envelope() -> None:
             assert record.header_map["delivery-mode"] == ["2"]
 
 
-def test_the_headers_table_of_a_dead_lettered_message_is_read() -> None:
-    """What the broker itself puts there: properties as a decoded term, tables within arrays."""
+def test_headers_by_name_are_those_of_the_column() -> None:
+    """Every message of every directory that the broker wrote."""
     seen: dict[str, list[str]] = {}
     for case in sorted(path.name for path in FOLDER.iterdir() if path.is_dir()):
         with RabbitVolume(str(FOLDER / case)) as volume:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace._core import Batch, Disk
+from headrace._core import Batch, Disk, FaultPlan
 from headrace.errors import BadInput, StoreLocked
 from headrace.layouts.rocketmq.options import RocketOptions
 from headrace.layouts.rocketmq.room import ROOM
@@ -215,3 +216,40 @@ def test_a_flipped_bit_costs_at_most_one_message() -> None:
     volume.close()
     view = ROOM.verify("/s", disk=torn)
     assert not [f for r in view.files for f in r.damage]
+
+
+def test_a_clean_start_reads_only_the_end() -> None:
+    """What the last clean stop noted is believed only as far as the log still says the same."""
+    plan = FaultPlan()
+    disk = Disk.faulty(Disk.memory(), plan)
+    options = RocketOptions(mapped_file_size_commit_log=64 << 20)
+
+    def opened(mode: str = "rw") -> RocketVolume:
+        return RocketVolume(
+            "/store", mode=mode, create=mode == "rw", options=options, disk=disk, maintenance=False
+        )
+
+    with opened() as volume:
+        log = volume.create("t-0")
+        for _ in range(100):
+            log.append(headrace.batch("t", [b"x" * 4000] * 50))
+    before = plan.read_bytes
+    with opened() as volume:
+        read = plan.read_bytes - before
+        assert volume.open("t-0").next == 5000 and read < 9_000_000, read  # one window of the scan, of 20 MB
+        noted = disk.read("/store/headrace/clean.json")
+        volume.commit([volume.open("t-0").append(headrace.batch("t", [b"later"]))])
+    # Somebody else appended and stopped cleanly: an older note leads to the same end.
+    disk.replace_file("/store/headrace/clean.json", noted)
+    with opened() as volume:
+        assert volume.open("t-0").next == 5001 and [r.data for r in volume.open("t-0").read(5000)] == [
+            b"later"
+        ]
+        assert volume.append(volume.open("t-0"), headrace.batch("t", [b"after"]), False).first == 5001
+    # The log says something else before that place: it is read whole, and the damage is found.
+    end = json.loads(disk.read("/store/headrace/clean.json"))["address"]
+    disk.flip_bit("/store/commitlog/00000000000000000000", end - 120, 3)
+    before = plan.read_bytes
+    with opened() as volume:
+        assert plan.read_bytes - before > 20_000_000 and len(volume.damage()) == 1
+        assert volume.open("t-0").next == 5002

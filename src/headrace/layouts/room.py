@@ -19,6 +19,7 @@ import msgspec
 from headrace._core import Disk
 from headrace.errors import BadInput
 from headrace.layouts.base import Damage, Durability, LogState, Volume
+from headrace.layouts.volume_parts import check_words
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all); from the calling thread only."""
@@ -208,3 +209,71 @@ class Room(ABC):
     def for_copies(self) -> Options | None:
         """Options under which a copy of any directory can be made: no limit may refuse what is there already."""
         return None
+
+
+class ClearRoom(Room):
+    """A layout without encryption whose volume is opened with words, options, disk and clock, and looked at in one way."""
+
+    volume: ClassVar[Callable[..., Volume]]
+
+    def open(
+        self,
+        path: str,
+        mode: str = "r",
+        *,
+        create: bool = False,
+        durability: Durability = "sync",
+        options: Options | None = None,
+        disk: Disk | None = None,
+        key: str | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> Volume:
+        """Open it; "r" reads tolerantly and writes nothing, "rw" takes the locks and recovers."""
+        if key is not None:
+            raise BadInput(f"{self.product}'s files are not encrypted: no key is needed")
+        if options is not None and not isinstance(options, self.options):
+            raise BadInput(f"options of another layout: {type(options).__name__}")
+        check_words(mode, durability)
+        given: dict[str, Any] = {} if clock is None else {"clock": clock}
+        opened = type(self).volume
+        return opened(
+            path, mode=mode, create=create, durability=durability, options=options, disk=disk, **given
+        )
+
+    @abstractmethod
+    def look(
+        self,
+        path: str,
+        *,
+        log: str | None,
+        disk: Disk | None,
+        progress: Progress | None,
+        quick: bool,
+        full: bool,
+        threads: int,
+    ) -> VolumeView:
+        """What is in it: names and sizes only (`quick`), or after every byte was read and compared (`full`)."""
+
+    def inspect(
+        self,
+        path: str,
+        *,
+        log: str | None = None,
+        quick: bool = False,
+        disk: Disk | None = None,
+        key: str | None = None,
+        progress: Progress | None = None,
+    ) -> VolumeView:
+        return self.look(path, log=log, disk=disk, progress=progress, quick=quick, full=False, threads=1)
+
+    def verify(
+        self,
+        path: str,
+        *,
+        log: str | None = None,
+        disk: Disk | None = None,
+        key: str | None = None,
+        progress: Progress | None = None,
+        threads: int = 1,
+    ) -> VolumeView:
+        return self.look(path, log=log, disk=disk, progress=progress, quick=False, full=True, threads=threads)

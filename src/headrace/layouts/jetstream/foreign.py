@@ -8,6 +8,7 @@ from pathlib import Path
 from headrace.errors import StoreLocked
 from headrace.layouts.jetstream._kernels import Disk
 from headrace.layouts.jetstream.paths import INDEX, MSGS, SIDE, files_with
+from headrace.layouts.processes import has_open
 
 _CONFIG_BYTES_MAX = 1 << 20
 
@@ -56,7 +57,7 @@ def refuse_if_served(root: str) -> None:
     for pid in _processes():
         if pid == os.getpid() or _text(pid, "comm").strip() != "nats-server":
             continue
-        if _has_open(pid, real) or _started_on(pid, {real, real.parent}):
+        if has_open(pid, real) or _started_on(pid, {real, real.parent}):
             raise StoreLocked(
                 f"{root}: a nats-server (process {pid}) has this directory open; stop it first (kill -TERM {pid}), "
                 "or open for reading only"
@@ -72,20 +73,6 @@ def _processes() -> list[int]:
 
 def _text(pid: int, name: str) -> str:
     return _text_of(Path(f"/proc/{pid}/{name}"))
-
-
-def _has_open(pid: int, real: Path) -> bool:
-    try:
-        links = list(Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
-    for link in links:
-        try:
-            if link.readlink().is_relative_to(real):
-                return True
-        except OSError:
-            continue
-    return False
 
 
 def _started_on(pid: int, directories: set[Path]) -> bool:

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,6 +41,7 @@ from headrace.layouts.jetstream.opening import open_for_reading, open_for_writin
 from headrace.layouts.jetstream.paths import MSGS, SIDE, make_dirs
 from headrace.layouts.jetstream.sealed import StoreKey
 from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
 
 ROOT = "jetstream"
 DEFAULT_ACCOUNT = "$G"
@@ -69,10 +70,7 @@ class JetStreamVolume(Volume):
         cache_bytes: int | None = None,
         maintenance: bool = True,
     ) -> None:
-        if mode not in ("r", "rw"):
-            raise BadInput(f"mode {mode!r}; open with 'r' or 'rw'")
-        if durability not in ("sync", "interval"):
-            raise BadInput(f"durability {durability!r}; known are 'sync' and 'interval'")
+        check_words(mode, durability)
         self._disk = disk or Disk.real()
         self.path = _base(self._disk, path)
         self.root = f"{self.path}/{ROOT}"
@@ -83,7 +81,7 @@ class JetStreamVolume(Volume):
         self._stores: dict[str, FileStreamStore] = {}
         self._mutex, self._closed = threading.RLock(), False
         self._lock: DiskLock | None = None
-        self._committer: ThreadPoolExecutor | None = None
+        self._committer = SoonCommitter()
         self._stop = threading.Event()
         self._keeper: threading.Thread | None = None
         self.notices: list[str] = []
@@ -279,19 +277,14 @@ class JetStreamVolume(Volume):
 
     def commit(self, tickets: Iterable[Ticket]) -> None:
         """Return when all tickets are acknowledged: on disk in mode `sync`, written in mode `interval`."""
-        marks: dict[str, int] = {}
-        for ticket in tickets:
-            marks[ticket.log] = max(ticket.mark, marks.get(ticket.log, 0))
-        for name, mark in marks.items():
+        for name, mark in highest_marks(tickets).items():
             self.open(name).acknowledge(mark)
 
     def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
         """The same off the caller's thread; tickets handed in while a sync runs share the next one."""
         with self._mutex:
             self._check_open()
-            if self._committer is None:
-                self._committer = ThreadPoolExecutor(2, thread_name_prefix="headrace-commit")
-            return self._committer.submit(self.commit, list(tickets))
+            return self._committer.submit(self.commit, tickets)
 
     # Life
 
@@ -327,8 +320,7 @@ class JetStreamVolume(Volume):
             self._stop.set()
         if self._keeper is not None:
             self._keeper.join()
-        if self._committer is not None:
-            self._committer.shutdown()
+        self._committer.close()
         with self._mutex:
             self._closed = True
             problems: list[HeadraceError] = []

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -32,6 +32,7 @@ from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.marks import Mark, MarksBeside
 from headrace.layouts.marks import Marks as WriterMarks
 from headrace.layouts.open_files import OpenFiles, SideBySide
+from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
 
 OUR_LOCK = "headrace.lock"
 BROKER_LOCK = ".lock"
@@ -59,10 +60,7 @@ class KafkaVolume(Volume):
         clock: Callable[[], int] = time.time_ns,
         maintenance: bool = True,
     ) -> None:
-        if mode not in ("r", "rw"):
-            raise BadInput(f"mode {mode!r}; open with 'r' or 'rw'")
-        if durability not in ("sync", "interval"):
-            raise BadInput(f"durability {durability!r}; known are 'sync' and 'interval'")
+        check_words(mode, durability)
         self.disk, self._real = disk or Disk.real(), disk is None
         self.path, self._only = _root(self.disk, path)
         self.options = (options or KafkaOptions()).checked()
@@ -73,7 +71,7 @@ class KafkaVolume(Volume):
         self._mutex, self._closed = threading.RLock(), False
         self._lock: DiskLock | None = None
         self._broker_lock: posix_lock.PosixLock | None = None
-        self._committer: ThreadPoolExecutor | None = None
+        self._committer = SoonCommitter()
         self._stop = threading.Event()
         self._keeper: threading.Thread | None = None
         self._damage: list[Damage] = []
@@ -308,10 +306,7 @@ class KafkaVolume(Volume):
 
     def commit(self, tickets: Iterable[Ticket]) -> None:
         """Return when all tickets are acknowledged: on disk in mode `sync`, written in mode `interval`."""
-        marks: dict[str, int] = {}
-        for ticket in tickets:
-            marks[ticket.log] = max(ticket.mark, marks.get(ticket.log, 0))
-        waiting = [(self.open(name), mark) for name, mark in marks.items()]
+        waiting = [(self.open(name), mark) for name, mark in highest_marks(tickets).items()]
         if self.durability == "interval":
             for log, mark in waiting:
                 log.acknowledge(mark)
@@ -324,9 +319,7 @@ class KafkaVolume(Volume):
         """The same off the caller's thread; tickets handed in while a sync runs share the next one."""
         with self._mutex:
             self._check_open()
-            if self._committer is None:
-                self._committer = ThreadPoolExecutor(2, thread_name_prefix="headrace-commit")
-            return self._committer.submit(self.commit, list(tickets))
+            return self._committer.submit(self.commit, tickets)
 
     # Life
 
@@ -376,8 +369,7 @@ class KafkaVolume(Volume):
             self._stop.set()
         if self._keeper is not None:
             self._keeper.join()
-        if self._committer is not None:
-            self._committer.shutdown()
+        self._committer.close()
         with self._mutex:
             self._closed = True
             try:

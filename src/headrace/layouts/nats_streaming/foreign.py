@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from headrace.errors import StoreLocked
+from headrace.layouts.processes import has_open
 
 PROGRAM = "nats-streaming-server"
 
@@ -18,7 +19,7 @@ def server_on(root: str) -> int | None:
     except OSError:
         return None
     for pid in processes:
-        if pid != os.getpid() and _is_server(pid) and (_has_open(pid, real) or _started_on(pid, real)):
+        if pid != os.getpid() and _is_server(pid) and (has_open(pid, real) or _started_on(pid, real)):
             return pid
     return None
 
@@ -43,20 +44,6 @@ def _text(pid: int, name: str) -> str:
 def _is_server(pid: int) -> bool:
     # The kernel keeps 15 characters of the name.
     return _text(pid, "comm").strip() == PROGRAM[:15]
-
-
-def _has_open(pid: int, real: Path) -> bool:
-    try:
-        links = list(Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
-    for link in links:
-        try:
-            if link.readlink().is_relative_to(real):
-                return True
-        except OSError:
-            continue
-    return False
 
 
 def _started_on(pid: int, real: Path) -> bool:

@@ -54,6 +54,7 @@ from headrace.layouts.nats_streaming.protos import ServerInfo
 from headrace.layouts.nats_streaming.recovery import Recovery, take_witness
 from headrace.layouts.nats_streaming.seal import key_text
 from headrace.layouts.nats_streaming.server_info import find_poly, read_info, recover_info
+from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
 
 LOG = logging.getLogger("headrace")
 TOO_MANY = "too many channels"
@@ -82,10 +83,7 @@ class StreamingVolume(Volume):
         maintenance: bool = True,
         archive_runner: Runner = run_script,
     ) -> None:
-        if mode not in ("r", "rw"):
-            raise BadInput(f"mode {mode!r}; open with 'r' or 'rw'")
-        if durability not in ("sync", "interval"):
-            raise BadInput(f"durability {durability!r}; known are 'sync' and 'interval'")
+        check_words(mode, durability)
         self.path = path.rstrip("/") or "/"
         self.options = options or StreamingOptions()
         self.durability: Durability = durability if self.options.file_sync else "interval"
@@ -108,7 +106,7 @@ class StreamingVolume(Volume):
         )
         self._channels: dict[str, Channel] = {}
         self._mutex, self._closed = threading.RLock(), False
-        self._committer: ThreadPoolExecutor | None = None
+        self._committer = SoonCommitter()
         self._lock: DiskLock | None = None
         self._keeper: upkeep.Keeper | None = None
         self._damage: list[Damage] = []
@@ -289,19 +287,14 @@ class StreamingVolume(Volume):
 
     def commit(self, tickets: Iterable[Ticket]) -> None:
         """Return when all tickets are acknowledged: on disk in mode `sync`, written in mode `interval`."""
-        marks: dict[str, int] = {}
-        for ticket in tickets:
-            marks[ticket.log] = max(ticket.mark, marks.get(ticket.log, 0))
-        for name, mark in marks.items():
+        for name, mark in highest_marks(tickets).items():
             self.open(name).acknowledge(mark)
 
     def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
         """The same off the caller's thread; tickets handed in while a sync runs share the next one."""
         with self._mutex:
             self._check_open()
-            if self._committer is None:
-                self._committer = ThreadPoolExecutor(2, thread_name_prefix="headrace-commit")
-            return self._committer.submit(self.commit, list(tickets))
+            return self._committer.submit(self.commit, tickets)
 
     # Life
 
@@ -335,8 +328,7 @@ class StreamingVolume(Volume):
                 return
         if self._keeper is not None:
             self._keeper.stop()
-        if self._committer is not None:
-            self._committer.shutdown()
+        self._committer.close()
         with self._mutex:
             self._closed = True
             problems: list[HeadraceError] = []

@@ -11,12 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import BadInput, HeadraceError, NotFound, ReadOnly, StoreClosed, StoreLocked
 from headrace.layouts.base import Damage, Durability, Ticket, Volume
+from headrace.layouts.processes import has_open
 from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq._kernels import Batch, Disk, DiskLock
 from headrace.layouts.rabbitmq.cursors import RabbitCursors
@@ -24,6 +25,7 @@ from headrace.layouts.rabbitmq.log import RabbitLog
 from headrace.layouts.rabbitmq.names import is_directory_name, new_queue, vhost_directory
 from headrace.layouts.rabbitmq.options import RabbitOptions
 from headrace.layouts.rabbitmq.vhost import LOG, Vhost
+from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
 
 VHOSTS = "msg_stores/vhosts"
 TICK_S = 0.02
@@ -70,10 +72,7 @@ class RabbitVolume(Volume):
         maintenance: bool = True,
         read_all: bool = False,
     ) -> None:
-        if mode not in ("r", "rw"):
-            raise BadInput(f"mode {mode!r}; open with 'r' or 'rw'")
-        if durability not in ("sync", "interval"):
-            raise BadInput(f"durability {durability!r}; known are 'sync' and 'interval'")
+        check_words(mode, durability)
         self._disk = disk or Disk.real()
         self.path = str(Path(path).resolve()) if disk is None else path.rstrip("/")
         self.options = options or RabbitOptions()
@@ -82,7 +81,7 @@ class RabbitVolume(Volume):
         self._handles = files.Handles(self._disk, self.options.open_files_max)
         self._mutex, self._closed = threading.RLock(), False
         self._lock: DiskLock | None = None
-        self._committer: ThreadPoolExecutor | None = None
+        self._committer = SoonCommitter()
         self._stop, self._busy = threading.Event(), threading.Event()
         self._keeper: threading.Thread | None = None
         self.last_upkeep_error: Exception | None = None
@@ -235,19 +234,14 @@ class RabbitVolume(Volume):
 
     def commit(self, tickets: Iterable[Ticket]) -> None:
         """Return when all tickets are confirmed: on disk in mode `sync`, written in mode `interval`."""
-        marks: dict[str, int] = {}
-        for ticket in tickets:
-            marks[ticket.log] = max(ticket.mark, marks.get(ticket.log, 0))
-        for name, mark in marks.items():
+        for name, mark in highest_marks(tickets).items():
             self.open(name).acknowledge(mark)
 
     def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
         """The same off the caller's thread."""
         with self._mutex:
             self._check_open()
-            if self._committer is None:
-                self._committer = ThreadPoolExecutor(2, thread_name_prefix="headrace-commit")
-            return self._committer.submit(self.commit, list(tickets))
+            return self._committer.submit(self.commit, tickets)
 
     # Life
 
@@ -312,8 +306,7 @@ class RabbitVolume(Volume):
             self._busy.set()
         if self._keeper is not None:
             self._keeper.join()
-        if self._committer is not None:
-            self._committer.shutdown()
+        self._committer.close()
         with self._mutex:
             self._closed = True
             problems: list[HeadraceError] = []
@@ -347,18 +340,10 @@ def refuse_if_served(root: str) -> None:
         try:
             if not (process / "comm").read_text().startswith(("beam", "erl")):
                 continue
-            held = any(_inside(link, real) for link in (process / "fd").iterdir())
         except OSError:
             continue
-        if held:
+        if has_open(int(process.name), real):
             raise StoreLocked(
                 f"{root}: a RabbitMQ node (process {process.name}) has this directory open; stop it first, "
                 "or open for reading only"
             )
-
-
-def _inside(link: Path, real: Path) -> bool:
-    try:
-        return link.readlink().is_relative_to(real)
-    except OSError:
-        return False

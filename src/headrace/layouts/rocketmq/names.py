@@ -17,6 +17,7 @@ TOPIC_BYTES_MAX = 127
 COMMIT_LOG, QUEUES, INDEX = "commitlog", "consumequeue", "index"
 CHECKPOINT, ABORT, LOCK = "checkpoint", "abort", "lock"
 SIDE, DAMAGED, OUR_LOCK = "headrace", "headrace/damaged", "headrace.lock"
+CLEAN_END = "headrace/clean.json"
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _QUEUE = re.compile(r"0|[1-9][0-9]{0,9}")
 _FILE = re.compile(r"[0-9]{20}")

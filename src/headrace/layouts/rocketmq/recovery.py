@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from hashlib import sha256
+
+import msgspec
 
 from headrace.layouts.base import Damage
 from headrace.layouts.rocketmq._kernels import Disk, RocketScan, rocketmq_crc, rocketmq_scan
 from headrace.layouts.rocketmq.commit_log import CommitLog
-from headrace.layouts.rocketmq.names import CHECKPOINT, DAMAGED, make_dirs
+from headrace.layouts.rocketmq.names import CHECKPOINT, CLEAN_END, DAMAGED, SIDE, make_dirs
 from headrace.layouts.rocketmq.queue_files import ENTRY, QueueFiles, place_of
 
 MAGIC, MAGIC_BLANK = 0xDAA320A7, 0xCBD43194
@@ -23,7 +26,17 @@ PREPARED = 0x4
 SAFETY_MS = 3000
 FILLER_TOPIC = b"headrace_damaged"
 FILLER_LEAST = FIXED + len(FILLER_TOPIC)
+BEFORE_BYTES = 4096
 _CHECKPOINT = struct.Struct(">6q")
+
+
+class _CleanEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """`headrace/clean.json`."""
+
+    address: int
+    store_ms: int
+    before: str
+    """SHA-256 of the bytes before the address."""
 
 
 @dataclass(slots=True)
@@ -53,12 +66,48 @@ def write_checkpoint(disk: Disk, root: str, store_ms: int, address: int) -> None
     disk.replace_file(f"{root}/{CHECKPOINT}", body.ljust(4096, b"\0"))
 
 
+def write_clean_end(disk: Disk, root: str, log: CommitLog, store_ms: int) -> None:
+    """At a clean stop: where the log ends, and what stands before, so that the next start need not read up to there."""
+    start = max(log.files, default=None)
+    if start is None or not start < log.next:
+        return
+    make_dirs(disk, f"{root}/{SIDE}")
+    said = _CleanEnd(address=log.next, store_ms=store_ms, before=_before(disk, log, start, log.next))
+    disk.replace_file(f"{root}/{CLEAN_END}", msgspec.json.encode(said))
+
+
+def _before(disk: Disk, log: CommitLog, start: int, address: int) -> str:
+    size = min(BEFORE_BYTES, address - start)
+    return sha256(disk.open(log.path(start)).read_at(address - start - size, size)).hexdigest()
+
+
+def read_clean_end(disk: Disk, root: str, log: CommitLog) -> tuple[int, int] | None:
+    """(address, store time in ms) where the last clean stop of ours was, if the newest file still says the same there.
+    It stays true when the broker has appended since; then the rest is scanned from there."""
+    path, start = f"{root}/{CLEAN_END}", max(log.files)
+    try:
+        said = msgspec.json.decode(disk.read(path, 1 << 16), type=_CleanEnd) if disk.entry(path) else None
+    except msgspec.DecodeError:
+        return None
+    if said is None or not start < said.address <= start + log.files[start]:
+        return None
+    return (said.address, said.store_ms) if _before(disk, log, start, said.address) == said.before else None
+
+
 def recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool) -> Recovered:
     """Scan what may not be whole, put it right, and say what the queues get."""
     starts = list(log.files)
     found = Recovered()
     if not starts:
         return found
+    if clean and (end := read_clean_end(disk, root, log)) is not None:
+        start = starts[-1]
+        scan = rocketmq_scan(disk, log.path(start), start, end[0] - start, keys)
+        if not scan.bad():
+            found.scans.append(scan)
+            found.last_store_ms = scan.times()[1] if scan.counts()[0] else end[1]
+            found.next = start + scan.counts()[2]
+            return found
     first = len(starts) - 1 if clean else _first_to_scan(disk, root, log, starts)
     for number, start in enumerate(starts[first:], first):
         newest = number == len(starts) - 1

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import ClassVar
 
-from headrace.errors import BadInput, HeadraceError, NotFound
-from headrace.layouts.base import Damage, Durability
+from headrace.errors import HeadraceError, NotFound
+from headrace.layouts.base import Damage
 from headrace.layouts.rocketmq._kernels import Disk, rocketmq_scan
 from headrace.layouts.rocketmq.names import ABORT, COMMIT_LOG, DAMAGED, INDEX, numbered
 from headrace.layouts.rocketmq.options import RocketOptions
 from headrace.layouts.rocketmq.queue_files import ENTRY
 from headrace.layouts.rocketmq.volume import RocketVolume
-from headrace.layouts.room import FileRow, LogView, Options, Progress, Room, VolumeView
+from headrace.layouts.room import ClearRoom, FileRow, LogView, Options, Progress, Room, VolumeView
 
 NS_PER_MS = 1_000_000
 
 
-class RocketRoom(Room):
+class RocketRoom(ClearRoom):
     """A store root."""
 
     layout: ClassVar[str] = "rocketmq"
     product: ClassVar[str] = "Apache RocketMQ"
     options: ClassVar[type[Options]] = RocketOptions
+    volume = RocketVolume
 
     def recognises(self, disk: Disk, path: str) -> bool:
         """A `commitlog` directory with files named by twenty digits, or an empty one beside `consumequeue`."""
@@ -38,60 +37,19 @@ class RocketRoom(Room):
         except HeadraceError:
             return False
 
-    def open(
-        self,
-        path: str,
-        mode: str = "r",
-        *,
-        create: bool = False,
-        durability: Durability = "sync",
-        options: Options | None = None,
-        disk: Disk | None = None,
-        key: str | None = None,
-        clock: Callable[[], int] | None = None,
-    ) -> RocketVolume:
-        """Open it; "r" reads tolerantly and writes nothing, "rw" takes both locks and recovers."""
-        if key is not None:
-            raise BadInput("RocketMQ's files are not encrypted: no key is needed")
-        if options is not None and not isinstance(options, RocketOptions):
-            raise BadInput(f"options of another layout: {type(options).__name__}")
-        if durability not in ("sync", "interval"):
-            raise BadInput(f"durability {durability!r}; known are 'sync' and 'interval'")
-        return RocketVolume(
-            path,
-            mode=mode,
-            create=create,
-            durability=durability,
-            options=options,
-            disk=disk,
-            clock=clock or time.time_ns,
-        )
-
-    def inspect(
+    def look(
         self,
         path: str,
         *,
-        log: str | None = None,
-        quick: bool = False,
-        disk: Disk | None = None,
-        key: str | None = None,
-        progress: Progress | None = None,
+        log: str | None,
+        disk: Disk | None,
+        progress: Progress | None,
+        quick: bool,
+        full: bool,
+        threads: int,
     ) -> VolumeView:
-        """What is in it. `quick`: names and sizes only."""
-        return _look(path, log, disk, progress, scan=not quick, read=False)
-
-    def verify(
-        self,
-        path: str,
-        *,
-        log: str | None = None,
-        disk: Disk | None = None,
-        key: str | None = None,
-        progress: Progress | None = None,
-        threads: int = 1,
-    ) -> VolumeView:
-        """Every message of the log, and every entry of the queues followed."""
-        return _look(path, log, disk, progress, scan=True, read=True)
+        """Names and sizes; with the commit log scanned; or with every entry of the queues followed."""
+        return _look(path, log, disk, progress, scan=not quick, read=full)
 
 
 def _look(

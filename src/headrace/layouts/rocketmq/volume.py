@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,7 @@ from headrace.layouts.rocketmq.names import (
 )
 from headrace.layouts.rocketmq.options import RocketOptions
 from headrace.layouts.rocketmq.queue_files import QueueFiles
+from headrace.layouts.volume_parts import SoonCommitter, check_words
 from headrace.record import Record
 
 NS_PER_MS = 1_000_000
@@ -72,8 +73,7 @@ class RocketVolume(Volume):
         clock: Callable[[], int] = time.time_ns,
         maintenance: bool = True,
     ) -> None:
-        if mode not in ("r", "rw") or durability not in ("sync", "interval"):
-            raise BadInput(f"mode {mode!r} is 'r' or 'rw'; durability {durability!r} is 'sync' or 'interval'")
+        check_words(mode, durability)
         self.disk, self._real = disk or Disk.real(), disk is None
         self.path, self.options = path.rstrip("/") or "/", options or RocketOptions()
         self._host = _host(self.options.store_host)
@@ -88,7 +88,7 @@ class RocketVolume(Volume):
         self._mutex, self._closed = threading.RLock(), False
         self._lock: DiskLock | None = None
         self._broker_lock: posix_lock.PosixLock | None = None
-        self._committer: ThreadPoolExecutor | None = None
+        self._committer = SoonCommitter()
         self._stop, self._keeper = threading.Event(), None
         self._damage: list[Damage] = []
         self._side_by_side = SideBySide(parallel=self._real)
@@ -286,9 +286,7 @@ class RocketVolume(Volume):
         """The same off the caller's thread."""
         with self._mutex:
             self._check_open()
-            if self._committer is None:
-                self._committer = ThreadPoolExecutor(2, thread_name_prefix="headrace-commit")
-            return self._committer.submit(self.commit, list(tickets))
+            return self._committer.submit(self.commit, tickets)
 
     def tick(self) -> None:
         """What time brings: interval syncs, and files whose time is over."""
@@ -344,8 +342,7 @@ class RocketVolume(Volume):
             self._stop.set()
         if self._keeper is not None:
             self._keeper.join()
-        if self._committer is not None:
-            self._committer.shutdown()
+        self._committer.close()
         with self._mutex:
             self._closed = True
             try:
@@ -370,6 +367,7 @@ class RocketVolume(Volume):
         if problems:
             raise problems[0]
         recovery.write_checkpoint(self.disk, self.path, self._last_store_ms, self.commit_log.next)
+        recovery.write_clean_end(self.disk, self.path, self.commit_log, self._last_store_ms)
         self.disk.remove_file(f"{self.path}/{ABORT}")
         self.disk.sync_dir(self.path)
 
