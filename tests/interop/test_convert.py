@@ -11,6 +11,8 @@ import pytest
 import headrace
 from headrace.ops.conversion import convert
 from tests.interop.test_rocketmq import SMALL, served
+from tests.ops.test_convert import REAL
+from tests.support import vectors
 from tests.support.jsapi import Api
 from tests.support.kafka import Broker
 from tests.support.peers import NatsServer
@@ -153,3 +155,20 @@ def test_jetstream_to_rocketmq(jetstream: Path, tmp_path: Path) -> None:
         ("ORDERS", 0, at, data) for at, (_, data) in enumerate(wanted(jetstream))
     ]
     assert {key for *_, key, _ in found} == {f"orders.{n}" for n in range(4)}
+
+
+@pytest.mark.parametrize("source", ["kafka", "rocketmq", "rabbitmq"])
+def test_from_every_product_to_jetstream(source: str, nats_server: NatsServers, tmp_path: Path) -> None:
+    """Directories that the real products wrote, served by nats-server: every message at its sequence."""
+    report = convert(str(vectors.ROOT / REAL[source]), str(tmp_path / "js"), "jetstream")
+    server = nats_server(VERSION, tmp_path / "js")
+    with Api(server.url) as api, headrace.open(str(tmp_path / "js")) as ours:
+        assert set(api.names()) == {log.target for log in report.logs}
+        for log in report.logs:
+            wanted = {record.seq: (record.subject, record.data) for record in ours.open(log.target)}
+            assert {m.seq: (m.subject, m.data) for m in api.messages(log.target).values()} == wanted
+            state = api.state(log.target)
+            assert state["messages"] == log.messages == len(wanted)
+            if log.messages:
+                assert (state["first_seq"], state["last_seq"]) == (min(wanted), log.last + 1), log
+        assert unexpected(server) == []
