@@ -42,6 +42,7 @@ SIZES = {
     "rabbit-idle": 1_000_000,
 }
 LARGE = 5_000_000
+SMALL = {"streaming-channels": 300}
 
 
 def main() -> None:
@@ -54,7 +55,7 @@ def main() -> None:
     given = parser.parse_args()
     figures = []
     for name in given.names or ALL:
-        messages = given.messages or (20_000 if given.smoke else SIZES.get(name, LARGE))
+        messages = given.messages or (SMALL.get(name, 20_000) if given.smoke else SIZES.get(name, LARGE))
         figure = ALL[name](messages, 1 if given.smoke else given.runs)
         figures.append(figure)
         mark = "" if given.smoke else ("met  " if figure.met else "SHORT")

@@ -89,7 +89,7 @@ def reopen(messages: int, runs: int) -> Figure:
                 for n in range(10):
                     log = volume.create(f"q{n}")
                     batch = headrace.batch("q", [os.urandom(SIZE) for _ in range(BATCH)])
-                    for _ in range(total // 10 // BATCH):
+                    for _ in range(max(total // 10 // BATCH, 1)):
                         log.append(batch)
                 path = next(iter(volume.vhosts.values())).path
 
