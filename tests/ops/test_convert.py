@@ -14,6 +14,7 @@ from headrace.cli.main import run
 from headrace.errors import AlreadyExists, BadInput, Damaged
 from headrace.layouts.base import ConsumerState, Log, SequencePair
 from headrace.layouts.detect import LAYOUTS
+from headrace.layouts.jetstream.config import ConsumerConfig
 from headrace.layouts.jetstream.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from headrace.layouts.kafka.volume import KafkaVolume
@@ -277,6 +278,13 @@ def test_interrupted_it_goes_on(target: str, tmp_path: Path, monkeypatch: pytest
                 store.append(headrace.batch(f"{name}.x", [b"%d" % (first + n) for n in range(100)]))
             store.commit()
             store.commit(store.remove([7, 8, 1500]).mark)
+            config = ConsumerConfig(durable_name="C", ack_policy="explicit").filled()
+            consumer = store.consumer_store("C", config)
+            for seq in (1, 2, 3):
+                consumer.update_delivered(seq, seq, 1, store.clock())
+            consumer.update_acks(1, 1)
+            consumer.update_acks(3, 3)
+            consumer.commit()
     small = Log.batches
 
     def in_pieces(self: Log, predicate: object = None) -> object:
@@ -302,6 +310,12 @@ def test_interrupted_it_goes_on(target: str, tmp_path: Path, monkeypatch: pytest
             assert [r.data for r in volume.open(log.target)] == [
                 b"%d" % n for n in range(3000) if n not in (6, 7, 1499)
             ]
+            if target in ("jetstream", "nats_streaming"):
+                assert log.readers == ["C"]
+                made = volume.open(log.target)
+                cursors = made.consumers if isinstance(made, FileStreamStore) else made.subscriptions  # type: ignore[attr-defined]
+                state = cursors.state_of(cursors.names()[0])
+                assert (state.delivered.stream, state.ack_floor.stream, list(state.pending)) == (3, 1, [2])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["js", "out"]
 
 

@@ -65,11 +65,18 @@ class Readers:
         """Every durable reader of a log, where both sides know such readers. `shift`: what positions moved by."""
         done = Carried()
         if isinstance(source, FileStreamStore) and isinstance(target, FileStreamStore):
+            there = target.consumers.names()  # an interrupted conversion may have made some
             failed = copy_consumers(source, target)
+            for name in there:
+                if name in failed:
+                    target.consumers.get(name).update(source.consumers.state_of(name))
+                    del failed[name]
+            target.consumers.commit()
             done.names = [name for name in source.consumers.names() if name not in failed]
             done.notes = [f"consumer {name}: {why}" for name, why in failed.items()]
         elif isinstance(source, Channel) and isinstance(target, Channel):
-            target.subscriptions.take_from(source.subscriptions)
+            if not len(target.subscriptions):
+                target.subscriptions.take_from(source.subscriptions)
             target.subscriptions.commit()
             done.names = target.subscriptions.names()
         elif found := [each.moved(shift) for each in self._found(source)]:
@@ -182,7 +189,8 @@ def _to_consumers(readers: list[Found], store: FileStreamStore, done: Carried) -
         pending = {seq: Pending(seq, now - 86_400 * _SECOND_NS) for seq in reader.pending if seq >= first}
         floor = min(pending, default=reader.delivered + 1) - 1
         try:
-            made = store.consumers.create(name, config, now)
+            known = name in store.consumers.names()  # an interrupted conversion made it
+            made = store.consumers.get(name) if known else store.consumers.create(name, config, now)
             made.update(
                 ConsumerState(
                     delivered=SequencePair(reader.delivered, reader.delivered),
@@ -199,6 +207,7 @@ def _to_consumers(readers: list[Found], store: FileStreamStore, done: Carried) -
 
 def _to_channel(readers: list[Found], channel: Channel, done: Carried) -> None:
     for reader in readers:
+        name = reader.name
         state = SubState(
             client_id=reader.name,
             last_sent=reader.delivered,
@@ -211,7 +220,12 @@ def _to_channel(readers: list[Found], channel: Channel, done: Carried) -> None:
             is_closed=True,
         )
         try:
-            number = channel.subscriptions.create(state)
+            there = [
+                one.state.id
+                for one in channel.subscriptions.subscriptions()
+                if one.reader == f"{name}/{name}"
+            ]
+            number = there[0] if there else channel.subscriptions.create(state)
             channel.subscriptions.sent(number, reader.pending)
         except HeadraceError as problem:
             done.notes.append(f"{reader.origin}: {problem}")
