@@ -27,7 +27,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rows_equal_the_library(spark: Any, store: Path) -> None:
-    frame = spark.read.format("headrace").option("stream", "ORDERS").load(str(store))
+    reader = spark.read.format("headrace").option("stream", "ORDERS").option("targetPartitionBytes", "1000")
+    frame = reader.load(str(store))
     rows = sorted(frame.collect(), key=lambda row: row.seq)
     with headrace.open(str(store)) as volume:
         records = list(volume.open("ORDERS"))
@@ -73,7 +74,7 @@ def test_golden_directories(spark: Any, jetstream_vector: vectors.Vector) -> Non
     [
         ({"strem": "ORDERS"}, "did you mean 'stream'"),
         ({"columns": "nope"}, "no column 'nope'"),
-        ({"stream": "NOPE"}, "no stream 'NOPE'"),
+        ({"stream": "NOPE"}, "no log 'NOPE'"),
     ],
 )
 def test_refusals_are_clear(spark: Any, store: Path, options: dict[str, str], text: str) -> None:

@@ -142,6 +142,11 @@ class Log(ABC):
 
     name: str
 
+    @property
+    def incarnation(self) -> str:
+        """Another one when the log was deleted and made again; empty where the layout does not tell."""
+        return ""
+
     @abstractmethod
     def append(self, batch: Batch, *, keep_positions: bool = False) -> Ticket:
         """Write all messages of the batch; positions and times are given to those without.

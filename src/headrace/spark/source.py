@@ -2,40 +2,37 @@
 
     spark.read.format("headrace").option("stream", "ORDERS").load("/data/store")
 
-The driver opens the directory once, read-only, and plans one partition per block; a worker reads its block
+The driver opens the directory once, read-only, and plans partitions of whole blocks; a worker reads its blocks
 and nothing else. Columns that are not in the user's schema are neither decoded nor shipped.
 """
 
 from __future__ import annotations
 
-import difflib
-from typing import Any
+from collections.abc import Sequence
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from headrace.arrow import COLUMNS
 from headrace.errors import BadInput
-from headrace.spark.batch import BlockReader
+from headrace.spark.batch import BlockReader, FilteringReader
+from headrace.spark.options import LATEST, read_options
+from headrace.spark.stream import FileStream
 
 SCHEMA = (
     "seq bigint, time timestamp, time_ns bigint, log string, subject string, key binary, "
     "headers map<string,array<string>>, data binary"
 )
-OPTIONS = ("path", "stream", "columns", "key")
 
 
 class HeadraceSource(DataSource):
-    """What Spark asks: a name, a schema, a reader."""
+    """What Spark asks: a name, a schema, readers."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        for name in options:
-            if name.lower() not in OPTIONS:
-                near = difflib.get_close_matches(name.lower(), OPTIONS, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(OPTIONS)}"
-                raise BadInput(f"headrace source: no option {name!r}{hint}")
-        self.given = {name.lower(): value for name, value in options.items()}
+        self.asked = read_options(options)
+        if not self.asked.path:
+            raise BadInput("headrace source: give a directory, load('/path/to/store')")
 
     @classmethod
     def name(cls) -> str:
@@ -44,24 +41,25 @@ class HeadraceSource(DataSource):
 
     def schema(self) -> str:
         """All columns, or those of the option `columns`."""
-        if "columns" not in self.given:
-            return SCHEMA
         types = {
             name: f"{name} {kind}" for name, _, kind in (part.partition(" ") for part in SCHEMA.split(", "))
         }
-        wanted = [column.strip() for column in self.given["columns"].split(",")]
-        for column in wanted:
-            if column not in types:
-                raise BadInput(f"headrace source: no column {column!r}; there are: {', '.join(COLUMNS)}")
-        return ", ".join(types[column] for column in wanted)
+        return ", ".join(types[column] for column in _known(self.asked.columns or COLUMNS))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader for the columns of `schema`."""
-        path = self.given.get("path")
-        if not path:
-            raise BadInput("headrace source: give a directory, load('/path/to/store')")
-        columns: list[Any] = schema.fieldNames()
-        for column in columns:
-            if column not in COLUMNS:
-                raise BadInput(f"headrace source: no column {column!r}; there are: {', '.join(COLUMNS)}")
-        return BlockReader(path, self.given.get("stream"), columns, self.given.get("key"))
+        if self.asked.start == LATEST:
+            raise BadInput("headrace source: startingFrom=latest is for streams; a batch would read nothing")
+        kind = FilteringReader if self.asked.pushdown else BlockReader
+        return kind(self.asked, _known(schema.fieldNames()))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader of micro-batches for the columns of `schema`."""
+        return FileStream(self.asked, _known(schema.fieldNames()))
+
+
+def _known(columns: Sequence[str]) -> list[str]:
+    for column in columns:
+        if column not in COLUMNS:
+            raise BadInput(f"headrace source: no column {column!r}; there are: {', '.join(COLUMNS)}")
+    return list(columns)

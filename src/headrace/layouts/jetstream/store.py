@@ -97,6 +97,11 @@ class FileStreamStore(StreamStore):
         self.before_unlink: Callable[[], None] | None = None
         """Called before files of messages go: what somebody needs of them must be saved first."""
 
+    @property
+    def incarnation(self) -> str:
+        """When the stream was made."""
+        return str(self.created_ns)
+
     # Writing
 
     def append(self, batch: Batch, *, keep_positions: bool = False) -> Ticket:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import BadInput, Damaged, ReadOnly, StoreClosed
 from headrace.layouts.base import Damage, Durability, Frames, Log, LogState, Predicate, ScanTask, Ticket
 from headrace.layouts.group_commit import GroupCommit
-from headrace.layouts.kafka import appending, retention
+from headrace.layouts.kafka import appending, checkpoints, retention
 from headrace.layouts.kafka._kernels import Batch, Disk, KafkaProducers, KafkaReader, KafkaWriter
 from headrace.layouts.kafka.names import split_name
 from headrace.layouts.kafka.options import KafkaOptions
@@ -241,6 +241,11 @@ class KafkaLog(Log):
         """The first offset of the oldest open transaction, or the end offset."""
         first = self.producers.first_open
         return self.next if first is None else first
+
+    @property
+    def incarnation(self) -> str:
+        """The topic's id."""
+        return checkpoints.read_topic_id(self.disk, self.directory) or ""
 
     def scan_tasks(self, predicate: Predicate | None = None) -> list[ScanTask]:
         """One task per segment that may hold a match."""

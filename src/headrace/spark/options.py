@@ -1,0 +1,197 @@
+"""What a user may say to the source, by name; everything else is refused with the nearest known name.
+
+    path · key · stream(s) topic(s) channel(s) queue(s) log(s): names and patterns, separated by commas
+    subjects · startingFrom startingSequence startingTime · endingSequence endingTime · asOfSequence asOfTime
+    columns · pushdown · targetPartitionBytes minPartitions
+    maxRowsPerTrigger maxBytesPerTrigger maxFilesPerTrigger · minRowsPerTrigger maxTriggerDelay · failOnDataLoss
+
+Sequences are positions of the log (offsets of Kafka), both ends included; times are RFC 3339 or ns since 1970.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.errors import BadInput
+from headrace.layouts.base import Predicate
+from headrace.units import parse_duration_ns, parse_time_ns
+
+LOG_NAMES = ("log", "stream", "topic", "channel", "queue")
+EARLIEST, LATEST = "earliest", "latest"
+TARGET_BYTES = 32 << 20
+_KNOWN = {
+    name.lower(): name
+    for name in (
+        "path",
+        "key",
+        *LOG_NAMES,
+        *(f"{name}s" for name in LOG_NAMES),
+        "subjects",
+        "startingFrom",
+        "startingSequence",
+        "startingTime",
+        "endingSequence",
+        "endingTime",
+        "asOfSequence",
+        "asOfTime",
+        "columns",
+        "pushdown",
+        "targetPartitionBytes",
+        "minPartitions",
+        "maxRowsPerTrigger",
+        "maxBytesPerTrigger",
+        "maxFilesPerTrigger",
+        "minRowsPerTrigger",
+        "maxTriggerDelay",
+        "failOnDataLoss",
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Options, read and checked."""
+
+    path: str = ""
+    key: str | None = None
+    logs: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+    start: str = EARLIEST
+    first: int | None = None
+    since_ns: int | None = None
+    next: int | None = None
+    until_ns: int | None = None
+    columns: tuple[str, ...] = ()
+    pushdown: bool = False
+    target_bytes: int = TARGET_BYTES
+    min_partitions: int = 1
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    max_files: int | None = None
+    min_rows: int | None = None
+    max_delay_ns: int | None = None
+    fail_on_loss: bool = True
+
+    def predicate(self) -> Predicate:
+        """What the options leave of each log."""
+        return Predicate(self.first, self.next, self.since_ns, self.until_ns, self.subjects)
+
+    def chosen(self, names: list[str]) -> list[str]:
+        """The logs that are asked for. BadInput for a plain name that is not there."""
+        if not self.logs:
+            return names
+        for pattern in self.logs:
+            if not set(pattern) & set("*?[") and pattern not in names:
+                known = ", ".join(names[:20]) or "none"
+                raise BadInput(f"headrace source: no log {pattern!r} in {self.path}; there are: {known}")
+        return [name for name in names if any(fnmatch.fnmatchcase(name, each) for each in self.logs)]
+
+
+def read_options(options: Mapping[str, str]) -> Asked:
+    """BadInput names the option that is unknown, twice there, or wrong."""
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        known = _KNOWN.get(name.lower())
+        if known is None:
+            near = difflib.get_close_matches(name.lower(), _KNOWN, 1)
+            hint = (
+                f"; did you mean {_KNOWN[near[0]]!r}?" if near else f"; known: {', '.join(_KNOWN.values())}"
+            )
+            raise BadInput(f"headrace source: no option {name!r}{hint}")
+        given[known] = value
+    reading = _Reading(given)
+    first, next_ = reading.number("startingSequence"), reading.end("endingSequence", "asOfSequence")
+    since, until = reading.moment("startingTime"), reading.end_time("endingTime", "asOfTime")
+    start = given.get("startingFrom", EARLIEST).lower()
+    if start not in (EARLIEST, LATEST):
+        raise reading.wrong("startingFrom", "earliest or latest")
+    if start == LATEST and (first is not None or since is not None):
+        raise BadInput("headrace source: startingFrom=latest, and a sequence or time to start from: give one")
+    return Asked(
+        path=given.get("path", ""),
+        key=given.get("key"),
+        logs=reading.logs(),
+        subjects=reading.listed("subjects"),
+        start=start,
+        first=first,
+        since_ns=since,
+        next=next_,
+        until_ns=until,
+        columns=reading.listed("columns"),
+        pushdown=reading.switch("pushdown", False),
+        target_bytes=reading.number("targetPartitionBytes", 1) or TARGET_BYTES,
+        min_partitions=reading.number("minPartitions", 1) or 1,
+        max_rows=reading.number("maxRowsPerTrigger", 1),
+        max_bytes=reading.number("maxBytesPerTrigger", 1),
+        max_files=reading.number("maxFilesPerTrigger", 1),
+        min_rows=reading.number("minRowsPerTrigger", 1),
+        max_delay_ns=reading.duration("maxTriggerDelay"),
+        fail_on_loss=reading.switch("failOnDataLoss", True),
+    )
+
+
+class _Reading:
+    """Values out of texts; each error names its option."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def wrong(self, name: str, expected: str) -> BadInput:
+        return BadInput(f"headrace source: {name}={self._given[name]!r}; expected {expected}")
+
+    def number(self, name: str, least: int = 0) -> int | None:
+        text = self._given.get(name)
+        if text is None:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            raise self.wrong(name, "a whole number") from None
+        if value < least:
+            raise self.wrong(name, f"at least {least}")
+        return value
+
+    def switch(self, name: str, default: bool) -> bool:
+        text = self._given.get(name, "").lower()
+        if text not in ("", "true", "false"):
+            raise self.wrong(name, "true or false")
+        return default if not text else text == "true"
+
+    def moment(self, name: str) -> int | None:
+        text = self._given.get(name)
+        if text is None:
+            return None
+        try:
+            return int(text) if text.lstrip("-").isdecimal() else parse_time_ns(text)
+        except ValueError:
+            raise self.wrong(name, "a time like 2026-11-16T08:00:00Z, or ns since 1970") from None
+
+    def duration(self, name: str) -> int | None:
+        text = self._given.get(name)
+        if text is None:
+            return None
+        try:
+            return parse_duration_ns(text)
+        except ValueError:
+            raise self.wrong(name, "a duration like 30s or 5m") from None
+
+    def listed(self, name: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self._given.get(name, "").split(",") if part.strip())
+
+    def logs(self) -> tuple[str, ...]:
+        said = [name for name in self._given if name.removesuffix("s") in LOG_NAMES]
+        if len(said) > 1:
+            raise BadInput(f"headrace source: {' and '.join(said)} mean the same; give one")
+        return self.listed(said[0]) if said else ()
+
+    def end(self, name: str, other: str) -> int | None:
+        """An inclusive end, under either name, as a half-open one."""
+        ends = [value + 1 for value in (self.number(name), self.number(other)) if value is not None]
+        return min(ends, default=None)
+
+    def end_time(self, name: str, other: str) -> int | None:
+        ends = [value + 1 for value in (self.moment(name), self.moment(other)) if value is not None]
+        return min(ends, default=None)

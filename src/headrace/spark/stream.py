@@ -1,0 +1,236 @@
+"""Streaming from files: offsets are positions in logs, so that every batch can be read again as it was.
+
+    {"v": 1, "logs": {"<log>": {"id": "<incarnation>", "seq": <the next position>}}}
+
+A log that appears later starts at its first message; one that was deleted, or deleted and made again, is an error that
+says so. What retention has taken before it was read is named exactly (`failOnDataLoss`). Beside a live writer the end is
+what is durable. `commit` means nothing here: Spark's checkpoint is the truth.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from headrace.errors import BadInput, NotFound
+from headrace.layouts.base import ScanTask
+from headrace.spark.options import LATEST, Asked
+from headrace.spark.planning import Part, Place, packed, places, rows
+
+LOG = logging.getLogger("headrace")
+LOOK_EVERY_S = 0.1
+
+Offset = dict[str, Any]
+
+
+class Ends(NamedTuple):
+    """One log as it is now: half-open positions."""
+
+    id: str
+    first: int
+    next: int
+
+
+class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches over directories."""
+
+    def __init__(self, asked: Asked, columns: list[str]) -> None:
+        self._asked, self._columns = asked, columns
+        self._seen: tuple[float, dict[str, Ends]] | None = None
+        self._initial: Offset | None = None
+        self._frozen: dict[str, Ends] | None = None
+        self._waiting_since: float | None = None
+
+    # Offsets
+
+    def initialOffset(self) -> Offset:
+        """Where a new query begins. Asked twice by Spark: "latest" must be the same both times."""
+        if self._initial is None:
+            with ExitStack() as stack:
+                begins = {place.key: self._begin(place) for place in places(self._asked, stack)}
+            self._initial = _offset(begins)
+        return self._initial
+
+    def _begin(self, place: Place) -> tuple[str, int]:
+        asked, ends = self._asked, _ends(place, self._asked)
+        at = ends.next if asked.start == LATEST else ends.first
+        if asked.first is not None:
+            at = min(max(at, asked.first), ends.next)
+        if asked.since_ns is not None:
+            at = min(max(at, place.log.seq_from_time(asked.since_ns)), ends.next)
+        return ends.id, at
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """As far as the next batch goes."""
+        now = self._frozen if self._frozen is not None else self._look()
+        began = _read(start)
+        ranges = {key: (began.get(key, (ends.id, ends.first))[1], ends.next) for key, ends in now.items()}
+        waiting = sum(max(end - at, 0) for at, end in ranges.values())
+        if self._frozen is None and self._should_wait(waiting):
+            return start
+        if not isinstance(limit, ReadAllAvailable):
+            ranges = self._limited(ranges, limit)
+        reached = {key: (now[key].id, max(at, end)) for key, (at, end) in ranges.items()}
+        gone = {key: value for key, value in began.items() if key not in now}
+        return _offset(gone | reached)
+
+    def _should_wait(self, waiting: int) -> bool:
+        """`minRowsPerTrigger`: few new rows wait for more, but not longer than `maxTriggerDelay`."""
+        least, delay = self._asked.min_rows, self._asked.max_delay_ns
+        if not waiting or least is None or waiting >= least:
+            self._waiting_since = None
+            return False
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        if delay is not None and (time.monotonic() - self._waiting_since) * 1e9 >= delay:
+            self._waiting_since = None
+            return False
+        return True
+
+    def _limited(self, ranges: dict[str, tuple[int, int]], limit: ReadLimit) -> dict[str, tuple[int, int]]:
+        """Every log gets its share: rows by positions, bytes and files by what holds them."""
+        if isinstance(limit, ReadMaxRows):
+            return _shared(ranges, limit.max_rows)
+        if not isinstance(limit, ReadMaxBytes | ReadMaxFiles):
+            return ranges
+        left = limit.max_bytes if isinstance(limit, ReadMaxBytes) else limit.max_files
+        cut = {key: (at, at) for key, (at, _) in ranges.items()}
+        taken = 0
+        for key, task in self._tasks(ranges):
+            cost = task.size_bytes if isinstance(limit, ReadMaxBytes) else 1
+            if taken and taken + cost > left:
+                break
+            at, end = ranges[key]
+            cut[key] = (at, min(max(task.next, cut[key][1]), end))
+            taken += cost
+        return cut
+
+    def _tasks(self, ranges: dict[str, tuple[int, int]]) -> Iterator[tuple[str, ScanTask]]:
+        with ExitStack() as stack:
+            for place in places(self._asked, stack):
+                at, end = ranges.get(place.key, (0, 0))
+                if at < end:
+                    want = replace(self._asked.predicate(), first=at, next=end)
+                    for task in place.log.scan_tasks(want):
+                        yield place.key, task
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """By the options."""
+        asked = self._asked
+        if asked.max_rows is not None:
+            return ReadMaxRows(asked.max_rows)
+        if asked.max_bytes is not None:
+            return ReadMaxBytes(asked.max_bytes)
+        return ReadMaxFiles(asked.max_files) if asked.max_files is not None else ReadAllAvailable()
+
+    def reportLatestOffset(self) -> Offset:
+        """Everything there is: the difference to the batch's end is the lag."""
+        return _offset({key: (ends.id, ends.next) for key, ends in self._look().items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The end is what is there now."""
+        self._frozen = self._look()
+
+    def _look(self) -> dict[str, Ends]:
+        """Every log as it is; Spark asks many times a second when nothing comes."""
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > LOOK_EVERY_S:
+            with ExitStack() as stack:
+                self._seen = (
+                    now,
+                    {place.key: _ends(place, self._asked) for place in places(self._asked, stack)},
+                )
+        return self._seen[1]
+
+    # Reading
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """The pieces between two offsets. What is no longer there is an error, or a warning where that is asked for."""
+        began, ended = _read(start), _read(end)
+        tasks: list[InputPartition] = []
+        with ExitStack() as stack:
+            found = {place.key: place for place in places(self._asked, stack)}
+            for key, (id, following) in ended.items():
+                if key not in found:
+                    if began.get(key, (id, 0))[1] < following:
+                        raise NotFound(f"headrace source: log {key} is no longer in {self._asked.path}")
+                    continue
+                place = found[key]
+                ends = _ends(place, self._asked)
+                if id != ends.id:
+                    raise BadInput(
+                        f"headrace source: log {key} was deleted and made again (it was {id}, now it is {ends.id}); "
+                        "start the query anew, with another checkpoint"
+                    )
+                at = began.get(key, (id, ends.first))[1]
+                if at < min(ends.first, following):
+                    self._missing(key, at, min(ends.first, following) - 1)
+                want = replace(self._asked.predicate(), first=at, next=following)
+                groups = packed(
+                    place.log.scan_tasks(want), self._asked.target_bytes, self._asked.min_partitions
+                )
+                tasks += [Part(group, want) for group in groups if at < following]
+        return tasks
+
+    def _missing(self, key: str, first: int, last: int) -> None:
+        text = (
+            f"headrace source: log {key} no longer holds {first} to {last}: retention or a purge took them before they were read. "
+            "failOnDataLoss=false goes on without them"
+        )
+        if self._asked.fail_on_loss:
+            raise BadInput(text)
+        LOG.warning("%s", text)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """In a worker: the messages of one piece."""
+        yield from rows(partition, self._columns)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: nobody waits for it, and it does not come for the last batch."""
+
+
+def _ends(place: Place, asked: Asked) -> Ends:
+    state = place.log.state()
+    following = state.last_seq + 1
+    if asked.next is not None:
+        following = min(following, asked.next)
+    if asked.until_ns is not None:
+        following = min(following, place.log.seq_from_time(asked.until_ns))
+    return Ends(place.log.incarnation, min(state.first_seq, following), following)
+
+
+def _shared(ranges: dict[str, tuple[int, int]], rows_max: int) -> dict[str, tuple[int, int]]:
+    """The same number for each, and what some do not need for the others."""
+    left = dict(sorted(ranges.items(), key=lambda item: item[1][1] - item[1][0]))
+    cut: dict[str, tuple[int, int]] = {}
+    for number, (key, (at, end)) in enumerate(left.items()):
+        share = -(-rows_max // (len(left) - number)) if rows_max else 0
+        taken = max(min(end - at, share), 0)
+        cut[key] = (at, at + taken)
+        rows_max -= taken
+    return cut
+
+
+def _offset(logs: dict[str, tuple[str, int]]) -> Offset:
+    return {"v": 1, "logs": {key: {"id": id, "seq": seq} for key, (id, seq) in sorted(logs.items())}}
+
+
+def _read(offset: Offset) -> dict[str, tuple[str, int]]:
+    if offset.get("v") != 1:
+        raise BadInput(f"headrace source: offset {offset!r} of another version; this one reads v 1")
+    return {key: (str(each["id"]), int(each["seq"])) for key, each in offset["logs"].items()}
