@@ -12,9 +12,10 @@ from pyspark.sql import datasource as filters
 import headrace
 from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import Predicate
-from headrace.spark.batch import BlockReader, FilteringReader, narrowed
+from headrace.spark.batch import BlockReader
 from headrace.spark.options import read_options
 from headrace.spark.planning import Part
+from headrace.spark.pushdown import FilteringReader, narrowed
 
 START_NS = 1_700_000_000_000_000_000
 COUNT = 6000

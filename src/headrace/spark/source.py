@@ -15,9 +15,8 @@ from pyspark.sql.types import StructType
 
 from headrace.arrow import COLUMNS
 from headrace.errors import BadInput
-from headrace.spark.batch import BlockReader, FilteringReader
+from headrace.spark.batch import BlockReader
 from headrace.spark.options import LATEST, read_options
-from headrace.spark.stream import FileStream
 
 SCHEMA = (
     "seq bigint, time timestamp, time_ns bigint, log string, subject string, key binary, "
@@ -50,11 +49,21 @@ class HeadraceSource(DataSource):
         """A batch reader for the columns of `schema`."""
         if self.asked.start == LATEST:
             raise BadInput("headrace source: startingFrom=latest is for streams; a batch would read nothing")
-        kind = FilteringReader if self.asked.pushdown else BlockReader
-        return kind(self.asked, _known(schema.fieldNames()))
+        columns = _known(schema.fieldNames())
+        if not self.asked.pushdown:
+            return BlockReader(self.asked, columns)
+        try:
+            from headrace.spark.pushdown import FilteringReader
+        except ImportError:
+            raise BadInput("headrace source: pushdown needs PySpark 4.1 or newer") from None
+        return FilteringReader(self.asked, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of micro-batches for the columns of `schema`."""
+        try:
+            from headrace.spark.stream import FileStream
+        except ImportError:
+            raise BadInput("headrace source: streaming needs PySpark 4.2 or newer") from None
         return FileStream(self.asked, _known(schema.fieldNames()))
 
 
