@@ -245,12 +245,15 @@ def _items(log: Log, ways: names.Mapping) -> list[ConvertedLog]:
         target = ways.log_for(name)
         return [ConvertedLog(name, target, subject, state.messages, state.first_seq, state.last_seq, "kept")]
     found: dict[str, ConvertedLog] = {}
+    on: dict[str, list[str]] = {}
     for each, state in sorted(log.subjects_state(">").items()):
         target = ways.log_for(name, each)
+        on.setdefault(target, []).append(each)
         item = found.setdefault(target, ConvertedLog(name, target, subject, 0, state.first, 0, "kept"))
         item.messages += state.msgs
         item.first, item.last = min(item.first, state.first), max(item.last, state.last)
-        item.subjects = (*item.subjects, each)
+    for target, item in found.items():
+        item.subjects = tuple(on[target])
     return list(found.values())
 
 
