@@ -1136,8 +1136,10 @@ class Intake:
     @property
     def pending(self) -> int:
         """What the last message of a pull said was still to come."""
-    def expect(self, data_sid: int | None, ack_sid: int | None) -> None:
-        """Which subscriptions give messages of the batch and acks of publishes."""
+    def expect_data(self, sid: int | None, keep_replies: bool = False) -> None:
+        """Which subscription gives messages of the batch (with their replies as keys)."""
+    def expect_acks(self, sid: int | None) -> int | None:
+        """Which subscription gives answers to publishes; the one before."""
     def open(self, count: int) -> int:
         """Numbers for that many publishes; the first one."""
     def acks(self) -> tuple[int, int, int, int, int]:
@@ -1154,6 +1156,9 @@ def encode_publishes(
     max_payload: int,
 ) -> bytes:
     """Publishes that are answered at `inbox.<number>`; ids are the key, or prefix and position."""
+
+def encode_acks(batch: Batch, word: bytes, inbox: bytes, first: int) -> bytes:
+    """Acks (or other words) to messages whose keys are their replies, answered at `inbox.<number>` when they are safe."""
 
 _Parts = tuple[Any, Any, Any, int]
 

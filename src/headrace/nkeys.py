@@ -42,7 +42,7 @@ def sign(seed: str, nonce: bytes) -> tuple[str, str]:
     if len(text) != SEED_LETTERS or not text.isascii():
         raise wrong
     try:
-        raw = base64.b32decode(text)
+        raw = base64.b32decode(text + "=" * (-len(text) % 8))
     except binascii.Error:
         raise wrong from None
     body, check = raw[:-2], raw[-2:]

@@ -17,6 +17,7 @@ use crate::errors::{bad_input, raise};
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Intake>()?;
     module.add_function(wrap_pyfunction!(encode_publishes, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_acks, module)?)?;
     module.add_function(wrap_pyfunction!(batch_from_columns, module)?)
 }
 
@@ -103,8 +104,13 @@ impl Intake {
         self.0.pending
     }
 
-    fn expect(&mut self, data_sid: Option<u64>, ack_sid: Option<u64>) {
-        (self.0.data_sid, self.0.ack_sid) = (data_sid, ack_sid);
+    #[pyo3(signature = (sid, keep_replies=false))]
+    fn expect_data(&mut self, sid: Option<u64>, keep_replies: bool) {
+        (self.0.data_sid, self.0.keep_replies) = (sid, keep_replies);
+    }
+
+    fn expect_acks(&mut self, sid: Option<u64>) -> Option<u64> {
+        std::mem::replace(&mut self.0.ack_sid, sid)
     }
 
     fn open(&mut self, count: usize) -> u64 {
@@ -136,6 +142,13 @@ fn encode_publishes(
     let mut out = Vec::new();
     let source = &batch.0;
     py.detach(|| publish::encode(source, &rules, first, &mut out)).map_err(|error| bad_input(error.to_string()))?;
+    Ok(PyBytes::new(py, &out).unbind())
+}
+
+#[pyfunction]
+fn encode_acks(py: Python<'_>, batch: &Batch, word: &[u8], inbox: &[u8], first: u64) -> PyResult<Py<PyBytes>> {
+    let (mut out, source) = (Vec::new(), &batch.0);
+    py.detach(|| publish::encode_acks(source, word, inbox, first, &mut out)).map_err(|error| bad_input(error.to_string()))?;
     Ok(PyBytes::new(py, &out).unbind())
 }
 

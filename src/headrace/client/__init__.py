@@ -2,12 +2,14 @@
 
 from headrace.client.access import Access, read_access
 from headrace.client.connection import Connection, Message
+from headrace.client.holding import Hold
 from headrace.client.publisher import Published, Publisher
 from headrace.client.remote import ServerLog, ServerTask, ServerVolume, shared_connection
 
 __all__ = [
     "Access",
     "Connection",
+    "Hold",
     "Message",
     "Published",
     "Publisher",

@@ -25,8 +25,8 @@ WINDOW = 16_384
 ANSWER_S = 30.0
 GIVE_UP_S = 60.0
 NO_RESPONDERS = "503"
-_PASSING = (503, 10008, 10009, 10023, 10077)
-"""Nobody answers, no leader, no peers, no resources, store failed: another try may find somebody."""
+_PASSING = (503, 10008, 10009, 10023)
+"""Nobody answers, no leader, no peers, no resources: another try may find somebody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Publisher:
 
     def _listen(self) -> None:
         sid = self._connection.subscribe(f"{self._inbox.decode()}.*")
-        self._connection.intake.expect(None, sid)
+        self._connection.intake.expect_acks(sid)
 
     def publish(self, batch: Batch, *, id_prefix: str | None = None, producer: str | None = None) -> None:
         """Send; returns when few enough are under way. Ids: the batch's keys, or the prefix and the position."""

@@ -106,7 +106,7 @@ class _Pull:
     def __iter__(self) -> Iterator[Batch]:
         connection, intake = self._connection, self._connection.intake
         sid = connection.subscribe(f"{self._inbox}.*")
-        intake.expect(sid, None)
+        intake.expect_data(sid)
         try:
             while self._pending and self._at < self._following:
                 self._ask()
@@ -118,7 +118,7 @@ class _Pull:
                     self._at = batch.last_position + 1
                     yield batch
         finally:
-            intake.expect(None, None)
+            intake.expect_data(None)
             self._drop(sid)
 
     def _ask(self) -> None:

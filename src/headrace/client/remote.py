@@ -19,14 +19,15 @@ from headrace.client.access import Access
 from headrace.client.connection import Connection
 from headrace.client.gets import get_range
 from headrace.client.pulling import pull_range
-from headrace.errors import BadInput, NotFound, ServerRefused
+from headrace.errors import BadInput, ConnectionLost, NotFound, ServerRefused
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket, Volume
 from headrace.units import format_time_ns, parse_time_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TASK_BYTES = 8 << 20
+TASK_BYTES = 256 << 10
+TASKS_MAX = 4096
 NOT_FOUND = (10059, 404)
 _connections: dict[tuple[int, Access], Connection] = {}
 
@@ -80,6 +81,15 @@ class ServerTask(ScanTask):
         return None
 
 
+def _asked(connection: Connection, name: str, body: Any = None) -> dict[str, Any]:
+    """A call on a connection that may have been idle for long: once more if it is gone."""
+    try:
+        return connection.api(name, body)
+    except ConnectionLost:
+        connection.reconnect()
+        return connection.api(name, body)
+
+
 def _lost(told: dict[str, Any] | None) -> int:
     """What a server says about damage."""
     return len(told["msgs"]) if told and told.get("msgs") else 0
@@ -110,7 +120,7 @@ class ServerLog(ReadOnlyLog):
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection, self.name = connection, name
         try:
-            self._info = connection.api(f"STREAM.INFO.{name}")
+            self._info = _asked(connection, f"STREAM.INFO.{name}")
         except ServerRefused as refusal:
             if refusal.code in NOT_FOUND:
                 raise NotFound(f"{connection.access.place}: no stream {name!r}") from None
@@ -127,7 +137,7 @@ class ServerLog(ReadOnlyLog):
 
     def state(self) -> LogState:
         """As of now."""
-        self._info = self._connection.api(f"STREAM.INFO.{self.name}")
+        self._info = _asked(self._connection, f"STREAM.INFO.{self.name}")
         state = self._info["state"]
         empty = not state["messages"]
         return LogState(
@@ -165,7 +175,7 @@ class ServerLog(ReadOnlyLog):
         """The first message at or behind a sequence, and its time."""
         try:
             body = {"seq": sequence, "next_by_subj": ">"}
-            message = self._connection.api(f"STREAM.MSG.GET.{self.name}", body)["message"]
+            message = _asked(self._connection, f"STREAM.MSG.GET.{self.name}", body)["message"]
         except ServerRefused:
             return None
         return int(message["seq"]), parse_time_ns(str(message["time"]))
@@ -197,7 +207,8 @@ class ServerLog(ReadOnlyLog):
         if not state.messages or first >= following:
             return []
         each = max(state.bytes // state.messages, 1)
-        step = max(TASK_BYTES // each, 1)
+        # Small pieces: whoever plans joins neighbours again, up to the size it wants.
+        step = max(TASK_BYTES // each, -(-(following - first) // TASKS_MAX), 1)
         return [self._task(at, min(at + step, following), state) for at in range(first, following, step)]
 
     def damage(self) -> list[Damage]:
@@ -220,7 +231,7 @@ class ServerVolume(Volume):
     def logs(self) -> list[str]:
         names: list[str] = []
         while True:
-            page = self.connection.api("STREAM.NAMES", {"offset": len(names)})
+            page = _asked(self.connection, "STREAM.NAMES", {"offset": len(names)})
             found: list[str] = page.get("streams") or []
             names += found
             if not found or len(names) >= page.get("total", 0):
@@ -231,11 +242,11 @@ class ServerVolume(Volume):
 
     def create(self, name: str, **options: Any) -> ServerLog:
         """A stream with the API's own field names; an equal one is taken as it is."""
-        self.connection.api(f"STREAM.CREATE.{name}", {"name": name, **options})
+        _asked(self.connection, f"STREAM.CREATE.{name}", {"name": name, **options})
         return self.open(name)
 
     def delete(self, name: str) -> None:
-        self.connection.api(f"STREAM.DELETE.{name}")
+        _asked(self.connection, f"STREAM.DELETE.{name}")
 
     def commit(self, tickets: Iterable[Ticket]) -> None:
         """Nothing is written here."""

@@ -109,7 +109,8 @@ class _Below(ScanTask):
 
 
 def _moment(text: str) -> int | str:
+    """Files tell it in nanoseconds, servers as a time."""
     try:
-        return parse_time_ns(text)
+        return int(text) if text.isdecimal() else parse_time_ns(text)
     except ValueError:
         return text

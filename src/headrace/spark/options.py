@@ -129,6 +129,8 @@ def read_options(options: Mapping[str, str]) -> Asked:
     reading = _Reading(given)
     first, next_ = reading.number("startingSequence"), reading.end("endingSequence", "asOfSequence")
     since, until = reading.moment("startingTime"), reading.end_time("endingTime", "asOfTime")
+    if "durable" in given and "url" not in given:
+        raise BadInput("headrace source: durable is a consumer of a server; give its url")
     start = given.get("startingFrom", EARLIEST).lower()
     if start not in (EARLIEST, LATEST):
         raise reading.wrong("startingFrom", "earliest or latest")

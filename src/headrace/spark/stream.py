@@ -1,10 +1,10 @@
-"""Streaming from files: offsets are positions in logs, so that every batch can be read again as it was.
+"""Streaming from files and servers: offsets are positions in logs, so that every batch can be read again as it was.
 
     {"v": 1, "logs": {"<log>": {"id": "<incarnation>", "seq": <the next position>}}}
 
 A log that appears later starts at its first message; one that was deleted, or deleted and made again, is an error that
 says so. What retention has taken before it was read is named exactly (`failOnDataLoss`). Beside a live writer the end is
-what is durable. `commit` means nothing here: Spark's checkpoint is the truth.
+what is durable. Spark's checkpoint is the truth; with `durable=` a consumer of that name follows it on the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from headrace.errors import BadInput, NotFound
+from headrace.client import Hold, shared_connection
+from headrace.errors import BadInput, ConnectionLost, NotFound, ServerRefused
 from headrace.layouts.base import ScanTask
 from headrace.spark.options import LATEST, Asked
 from headrace.spark.planning import Part, Place, packed, places, rows
@@ -55,6 +56,8 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offset | None = None
         self._frozen: dict[str, Ends] | None = None
         self._waiting_since: float | None = None
+        self._told = False
+        self._holds: dict[str, Hold] = {}
 
     # Offsets
 
@@ -79,6 +82,10 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """As far as the next batch goes."""
         now = self._frozen if self._frozen is not None else self._look()
         began = _read(start)
+        if not self._told:
+            # The last commit of the run before never came: what it would have said is the start of this one.
+            self._told = True
+            self._tell(began)
         ranges = {key: (began.get(key, (ends.id, ends.first))[1], ends.next) for key, ends in now.items()}
         waiting = sum(max(end - at, 0) for at, end in ranges.values())
         if self._frozen is None and self._should_wait(waiting):
@@ -168,7 +175,7 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for key, (id, following) in ended.items():
                 if key not in found:
                     if began.get(key, (id, 0))[1] < following:
-                        raise NotFound(f"headrace source: log {key} is no longer in {self._asked.path}")
+                        raise NotFound(f"headrace source: log {key} is no longer in {self._asked.place}")
                     continue
                 place = found[key]
                 ends = _ends(place, self._asked)
@@ -201,7 +208,22 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from rows(partition, self._columns)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: nobody waits for it, and it does not come for the last batch."""
+        """A batch behind, and never for the last one: advice for the server, nothing that is relied on."""
+        self._tell(_read(end))
+
+    def _tell(self, reached: dict[str, tuple[str, int]]) -> None:
+        asked = self._asked
+        if asked.durable is None or asked.access is None:
+            return
+        for log, (_, following) in reached.items():
+            try:
+                if log not in self._holds:
+                    self._holds[log] = Hold(shared_connection(asked.access), log, asked.durable, following)
+                self._holds[log].advance(following)
+            except (ConnectionLost, ServerRefused) as problem:
+                LOG.warning(
+                    "headrace source: the consumer %s of %s does not follow: %s", asked.durable, log, problem
+                )
 
 
 def _ends(place: Place, asked: Asked) -> Ends:

@@ -75,16 +75,21 @@ pub fn parse_ack(payload: &[u8]) -> Option<Answer> {
     if !payload.starts_with(b"{\"stream\":\"") || memmem::find(payload, b"\"error\"").is_some() {
         return None;
     }
-    if memmem::find(payload, b"\"duplicate\":true").is_some() {
+    if value(payload, b"\"duplicate\":").is_some_and(|value| value.starts_with(b"true")) {
         return Some(Answer::Duplicate);
     }
-    let at = memmem::find(payload, b"\"seq\":")? + 6;
-    let digits = payload[at..].iter().skip_while(|byte| **byte == b' ').take_while(|byte| byte.is_ascii_digit());
+    let digits = value(payload, b"\"seq\":")?.iter().take_while(|byte| byte.is_ascii_digit());
     let mut sequence = None;
     for digit in digits.take(19) {
         sequence = Some(sequence.unwrap_or(0) * 10 + u64::from(digit - b'0'));
     }
     sequence.map(Answer::Stored)
+}
+
+/// What follows a field's name; servers write a blank there or none.
+fn value<'a>(payload: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let at = memmem::find(payload, name)? + name.len();
+    Some(payload[at..].trim_ascii_start())
 }
 
 #[cfg(test)]
@@ -109,6 +114,7 @@ mod tests {
         assert_eq!(parse_ack(br#"{"stream":"S","seq":12}"#), Some(Answer::Stored(12)));
         assert_eq!(parse_ack(br#"{"stream":"S", "seq": 3,"domain":"d"}"#), Some(Answer::Stored(3)));
         assert_eq!(parse_ack(br#"{"stream":"S","seq":12,"duplicate":true}"#), Some(Answer::Duplicate));
+        assert_eq!(parse_ack(br#"{"stream":"S","seq":12,"duplicate": true}"#), Some(Answer::Duplicate));
         assert_eq!(parse_ack(br#"{"error":{"code":503},"stream":"S","seq":0}"#), None);
         assert_eq!(parse_ack(br#"{"stream":"S","seq":}"#), None);
         assert_eq!(parse_ack(b""), None);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use memchr::memchr;
 
-use super::acks::{Acks, parse_ack};
+use super::acks::{Acks, Answer, parse_ack};
 use crate::batch::{Batch, Entry, HeaderCodec, Span};
 
 /// A line of a server: INFO with the addresses of a large cluster is the longest.
@@ -53,6 +53,8 @@ pub struct Intake {
     /// The subscription whose messages go into the batch, and the one of the acks.
     pub data_sid: Option<u64>,
     pub ack_sid: Option<u64>,
+    /// Keep the reply of each message, which an ack goes to, as its key.
+    pub keep_replies: bool,
     pub acks: Acks,
     /// What the last message of the batch said was still to come.
     pub pending: u64,
@@ -208,7 +210,7 @@ impl Intake {
                     position,
                     time,
                     subject: span(subject),
-                    key: Span::NULL,
+                    key: if self.keep_replies { span(reply) } else { Span::NULL },
                     headers: if header > 0 { span(headers) } else { Span::NULL },
                     data: span(payload),
                     flags: 0,
@@ -218,7 +220,9 @@ impl Intake {
             }
         } else if Some(sid) == self.ack_sid && header == 0 {
             let last = subject.rsplit(|byte| *byte == b'.').next().unwrap_or(b"");
-            if let (Some(number), Some(answer)) = (self::number(last), parse_ack(payload)) {
+            // The answer to the ack of a message is empty.
+            let answer = if payload.is_empty() { Some(Answer::Stored(0)) } else { parse_ack(payload) };
+            if let (Some(number), Some(answer)) = (self::number(last), answer) {
                 self.acks.settle(number, answer);
                 return Ok(Some(end + 2));
             }

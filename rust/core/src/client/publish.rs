@@ -108,6 +108,35 @@ pub fn encode(batch: &Batch, rules: &Rules<'_>, first: u64, out: &mut Vec<u8>) -
     Ok(())
 }
 
+/// Acks (or other words) to messages whose keys are their replies; answered when they are safe.
+pub fn encode_acks(
+    batch: &Batch,
+    word: &[u8],
+    inbox: &[u8],
+    first: u64,
+    out: &mut Vec<u8>,
+) -> Result<(), PublishError> {
+    let mut digits = itoa::Buffer::new();
+    for (at, entry) in batch.entries().iter().enumerate() {
+        let reply = batch.bytes(entry.key);
+        if !publishable(reply) {
+            return Err(PublishError::Subject(at, String::from_utf8_lossy(reply).into_owned()));
+        }
+        out.extend_from_slice(b"PUB ");
+        out.extend_from_slice(reply);
+        out.push(b' ');
+        out.extend_from_slice(inbox);
+        out.push(b'.');
+        out.extend_from_slice(digits.format(first + at as u64).as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(itoa::Buffer::new().format(word.len()).as_bytes());
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+    Ok(())
+}
+
 fn publishable(subject: &[u8]) -> bool {
     let token = |token: &[u8]| !token.is_empty() && token != b"*" && token != b">";
     let byte = |byte: &u8| *byte > b' ' && *byte != 127;
