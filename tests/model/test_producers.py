@@ -21,10 +21,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec.structs import replace
 
 from headrace._core import Disk
+from headrace.layouts.jetstream import store as store_module
 from headrace.streams import producers
 from headrace.streams.limits import ServerFacts
+from headrace.streams.snapshots import restore_in_memory
 from tests.support.memory_model import ROOT, SECOND, MemoryModel, StillClock, headers_of
 from tests.support.model import Client, Letter, Model
 
@@ -164,7 +167,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
     def _rot(self) -> None:
         raw = self.disk.read(SIDE_FILE, 1 << 20)
-        self.disk.replace_file(SIDE_FILE, raw[:-1] + bytes([raw[-1] ^ 1]))
+        self.disk.replace_file(SIDE_FILE, raw[:-1] + bytes([raw[-1] ^ 1]) if len(raw) > 4 else b"rot")
 
     def _api(self, endpoint: str, body: Any = None) -> dict[str, Any]:
         answer = self.wire.request(f"$HEADRACE.API.PRODUCER.{endpoint}.S", _json(body))
@@ -196,8 +199,8 @@ def test_producers_against_plain_sets() -> None:
     run_state_machine_as_test(
         ProducerMachine,
         settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
+            max_examples=50,
+            stateful_step_count=30,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
@@ -311,3 +314,78 @@ def test_a_damaged_checkpoint_is_told_and_the_records_are_read() -> None:
     assert [each.kind for each in model.account().streams["S"].store.damage()] == ["metadata"]
     assert wire.request("S", b"x", marked("a", 4)).json()["duplicate"]
     assert wire.request("S", b"x", marked("a", 5)).json()["seq"] == 6
+
+
+def test_a_restored_stream_knows_what_its_messages_tell(tmp_path: Path) -> None:
+    """A snapshot carries no checkpoint: numbers whose messages were gone are not known, all others are."""
+    with Model(tmp_path / "a") as model:
+        client = model.client()
+        client.api("STREAM.CREATE.S", {"name": "S"})
+        for number in range(6):
+            _said(client, "S", marked("a", number))
+        client.api("STREAM.PURGE.S", {"keep": 3})
+        store = model.account().streams["S"].store
+        chunks = list(store.snapshot(60, True, False).chunks)
+        config = store.config
+    for storage in ("file", "memory"):
+        with Model(tmp_path / storage) as model:
+            account, wanted = model.account(), replace(config, storage=storage)
+            if storage == "memory":
+                account.restored(restore_in_memory(model.volume, "S", chunks, wanted))
+            else:
+                account.restored(model.volume.restore("S", chunks, wanted, first_look=account.first_look))
+            known = account.streams["S"].marks.known()
+            assert [(name, ranges) for name, _, ranges in known] == [("a", [(3, 5)])]
+            assert _said(model.client(), "S", marked("a", 5))["duplicate"]
+            assert _said(model.client(), "S", marked("a", 6))["seq"] == 7
+    with Model(tmp_path / "file") as model:
+        known = model.account().streams["S"].marks.known()
+        assert [(name, ranges) for name, _, ranges in known] == [("a", [(3, 6)])]
+
+
+def test_a_restored_stream_without_producers_has_no_file(tmp_path: Path) -> None:
+    with Model(tmp_path / "a") as model:
+        client = model.client()
+        client.api("STREAM.CREATE.S", {"name": "S"})
+        _said(client, "S", None)
+        store = model.account().streams["S"].store
+        chunks, config = list(store.snapshot(60, True, False).chunks), store.config
+    with Model(tmp_path / "b") as model:
+        account = model.account()
+        stream = account.restored(model.volume.restore("S", chunks, config, first_look=account.first_look))
+        assert not Path(stream.store.sidecar.path, "producers").exists() and not stream.producers.is_open
+
+
+def test_after_a_clean_stop_no_block_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 8; after a kill only blocks behind the checkpoint are."""
+    disk = Disk.memory()
+    model, wire = opened(disk)
+    wire.api("STREAM.CREATE.S", {"name": "S", "duplicate_window": 100_000_000})
+    for number in range(40):
+        wire.request("S", b"x" * 40, marked("a", number))
+    model.clock.now_ns += 300 * SECOND
+    looked: list[str] = []
+    scan = store_module.js_scan_block
+
+    def counted(of: Disk, path: str, *args: Any, **more: Any) -> Any:
+        looked.append(path)
+        return scan(of, path, *args, **more)
+
+    monkeypatch.setattr(store_module, "js_scan_block", counted)
+
+    def looks(found: Disk) -> int:
+        looked.clear()
+        clock = StillClock()
+        clock.now_ns = model.clock.now_ns
+        again = MemoryModel(found, clock)
+        known = again.account().streams["S"].marks.known()
+        assert [ranges for _, _, ranges in known] == [[(0, 39)]]
+        return len(looked)
+
+    blocks = len(model.account().streams["S"].store.log.blocks())
+    assert blocks > 5
+    assert looks(disk.crash(0, "none")) == blocks, "the checkpoint was written before the first message"
+    model.pass_time(121 * SECOND)
+    assert looks(disk.crash(0, "none")) == 0, "the checkpoint covers everything"
+    model.close()
+    assert looks(disk) == 0

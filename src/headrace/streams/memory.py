@@ -5,10 +5,8 @@ It is read back before limits are applied to an opened store, and saved before f
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError
 from headrace.streams import dedupe
 from headrace.streams.producers import ProducerMarks
 
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.layouts.jetstream.store import FileStreamStore
-
-LOG = logging.getLogger("headrace.streams")
 
 
 class Memory:
@@ -38,11 +34,4 @@ class Memory:
     def save_all(self) -> None:
         """Save everything, so that the next start reads no records for it."""
         dedupe.save_window(self._store, self.window, self._clock())
-        try:
-            self.marks.save()
-        except HeadraceError as problem:
-            LOG.warning(
-                "stream %s: what producers did is read from its records next time: %s",
-                self._store.name,
-                problem,
-            )
+        self.marks.stop()

@@ -79,7 +79,15 @@ class ProducerMarks:
         if len(producers) or above:
             producers.open()
         elif not in_memory:
-            store.disk.remove_file(self._path)  # it was restored, and nobody ever used numbers
+            store.disk.remove_file(self._path)  # no record tells of a number: as if nobody ever used one
+        if not above:
+            self._save_if_possible()  # or the next start reads everything again
+
+    def _save_if_possible(self) -> None:
+        try:
+            self.save()
+        except HeadraceError as problem:
+            LOG.warning("%s: not saved, the records are read next time: %s", self._path, problem)
 
     def _load(self) -> int:
         """Take what was saved; returns the last sequence that it covers, 0 if all records are to be read."""
@@ -157,6 +165,10 @@ class ProducerMarks:
             raise api_error("HRProducerProducersExceededF", producer=name, max=PRODUCERS_MAX)
 
     # Saving
+
+    def stop(self) -> None:
+        """A clean stop: the next start has nothing to read."""
+        self._save_if_possible()
 
     def checkpoint(self, sequence: int) -> None:
         """Save, unless the file covers the messages up to a sequence."""
