@@ -389,3 +389,16 @@ def test_after_a_clean_stop_no_block_is_read(monkeypatch: pytest.MonkeyPatch) ->
     assert looks(disk.crash(0, "none")) == 0, "the checkpoint covers everything"
     model.close()
     assert looks(disk) == 0
+
+
+@pytest.mark.parametrize("no_erase", [False, True])
+def test_a_deleted_message_stays_done_after_a_power_cut(no_erase: bool) -> None:
+    """Erasing overwrites the headers with the rest of the message."""
+    disk = Disk.memory()
+    _, wire = opened(disk)
+    wire.api("STREAM.CREATE.S", {"name": "S"})
+    for number in (1, 2, 3):
+        wire.request("S", b"x", marked("a", number))
+    assert wire.api("STREAM.MSG.DELETE.S", {"seq": 2, "no_erase": no_erase})["success"]
+    _, wire = opened(disk.crash(0, "none"))
+    assert wire.request("S", b"x", marked("a", 2)).json()["duplicate"]
