@@ -1,13 +1,16 @@
-//! `Plan` and `Window` for Python: the checks that a publish meets, and the ids of the last minutes.
+//! `Plan`, `Window` and `Producers` for Python: the checks that a publish meets, the ids of the last minutes, and the
+//! numbers that producers have done.
 
 use headrace_core::admit::{self as core, Check};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
+use crate::batch::Batch;
 use crate::errors::bad_input;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Plan>()?;
+    module.add_class::<Producers>()?;
     module.add_class::<Window>()
 }
 
@@ -50,6 +53,7 @@ fn one_check(check: &Bound<'_, PyTuple>, answers: &mut Vec<Box<[u8]>>) -> PyResu
         "expected_subject_sequence" => Check::ExpectedSubjectSequence(answer(1)?),
         "expected_last_sequence" => Check::ExpectedLastSequence(answer(1)?),
         "duplicate" => Check::Duplicate,
+        "producer" => Check::Producer,
         "expected_msg_id" => Check::ExpectedMsgId,
         "room" => Check::Room { msgs: number(1)?, bytes: number(2)? },
         other => return Err(bad_input(format!("no check {other:?}"))),
@@ -101,5 +105,84 @@ impl Window {
 
     fn export<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, u64, i64)> {
         self.0.export().map(|(id, sequence, time)| (PyBytes::new(py, id), sequence, time)).collect()
+    }
+}
+
+#[pyclass(module = "headrace._core")]
+pub struct Producers(pub core::Producers);
+
+type Ranges = Vec<(u64, u64)>;
+
+#[pymethods]
+impl Producers {
+    #[new]
+    fn new(producers_max: usize, ranges_max: usize) -> Producers {
+        Producers(core::Producers::new(producers_max, ranges_max))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    #[getter]
+    fn is_open(&self) -> bool {
+        self.0.open
+    }
+
+    fn open(&mut self) {
+        self.0.open = true;
+    }
+
+    #[getter]
+    fn changes(&self) -> u64 {
+        self.0.changes
+    }
+
+    fn judge(&self, name: Option<&[u8]>, numbers: Option<&[u8]>) -> (&'static str, u64, u64) {
+        match self.0.judge(name, numbers) {
+            core::Judged::Fresh(first, last) => ("fresh", first, last),
+            core::Judged::Done => ("done", 0, 0),
+            core::Judged::Malformed => ("malformed", 0, 0),
+            core::Judged::TooManyRanges => ("ranges", 0, 0),
+            core::Judged::TooManyProducers => ("producers", 0, 0),
+        }
+    }
+
+    fn join(&mut self, name: &[u8], first: u64, last: u64, sequence: u64, now_ns: i64) {
+        self.0.join(name, first, last, sequence, now_ns);
+    }
+
+    fn stored(&mut self, sequence: u64) {
+        self.0.stored(sequence);
+    }
+
+    #[getter]
+    fn unsure_from(&self) -> Option<u64> {
+        self.0.unsure_from()
+    }
+
+    fn forget(&mut self) {
+        self.0.forget();
+    }
+
+    fn settle(&mut self, name: &[u8], below: u64, now_ns: i64) {
+        self.0.settle(name, below, now_ns);
+    }
+
+    fn put(&mut self, name: &[u8], ranges: Ranges, used_ns: i64) {
+        self.0.put(name, &ranges, used_ns);
+    }
+
+    fn remove(&mut self, name: &[u8]) -> bool {
+        self.0.remove(name)
+    }
+
+    fn take(&mut self, batch: &Batch, above: u64) {
+        self.0.take(&batch.0, above);
+    }
+
+    fn export(&self) -> Vec<(String, i64, Ranges)> {
+        let text = |name| String::from_utf8_lossy(name).into_owned();
+        self.0.export().into_iter().map(|(name, used, ranges)| (text(name), used, ranges.iter().collect())).collect()
     }
 }

@@ -1,5 +1,6 @@
 //! `Exchange`, `Waiting` and the runs for Python.
 
+use headrace_core::admit::Memory;
 use headrace_core::exchange::Letter;
 use headrace_core::exchange::runs::{self, Item, Verdict, kind};
 use headrace_core::exchange::{
@@ -9,7 +10,7 @@ use headrace_core::wire::nats::Limits;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-use crate::admit::{Plan, Window};
+use crate::admit::{Plan, Producers, Window};
 use crate::batch::{Batch, text};
 use crate::block_log::{BlockLog, log_error};
 use crate::errors::bad_input;
@@ -386,11 +387,13 @@ impl PublishRun {
         &mut self,
         plan: &Plan,
         window: &mut Window,
+        producers: &mut Producers,
         log: &BlockLog,
         start: usize,
         now_ns: i64,
     ) -> PyResult<(usize, usize, bool)> {
-        let done = headrace_core::admit::admit(&mut self.0, &plan.0, &mut window.0, log.core(), start, now_ns);
+        let mut memory = Memory { window: &mut window.0, producers: &mut producers.0 };
+        let done = headrace_core::admit::admit(&mut self.0, &plan.0, &mut memory, log.core(), start, now_ns);
         let done = done.map_err(log_error)?;
         Ok((done.next, done.accepted, done.stopped == headrace_core::admit::Stopped::Python))
     }

@@ -20,6 +20,7 @@ from headrace.streams import consumer_changes, consumer_rules, stream_rules
 from headrace.streams.consumer_rules import Caps
 from headrace.streams.errors import ApiError, api_error, bad_stream
 from headrace.streams.limits import AccountLimits, ServerFacts, go_duration, smallest
+from headrace.streams.memory import Memory
 from headrace.streams.origin_rules import check_filters
 from headrace.streams.origins import INTEREST_ORIGIN
 from headrace.streams.subjects import subjects_overlap
@@ -84,6 +85,7 @@ class JsAccount:
         self.on_change: Callable[[str], None] = _nobody
         """Told the name of a stream that was made, changed or removed."""
         self._factory = factory
+        self._memories: dict[FileStreamStore, Memory] = {}
 
     @property
     def _volume(self) -> JetStreamVolume:
@@ -105,10 +107,19 @@ class JsAccount:
             if (account or DEFAULT_ACCOUNT) != self.name or self._volume.is_unfinished(log):
                 continue
             try:
-                self._serve(self._volume.open(log))
+                self._serve(self._volume.open(log, self.first_look))
             except Exception as problem:  # a stream that cannot be served must not keep the others from it
                 LOG.error("stream %s is offline: %s", log, problem)
                 self.offline[name] = str(problem)
+
+    def first_look(self, store: FileStreamStore) -> None:
+        """A store is there, its limits are not applied yet: read what is to be remembered of its messages."""
+        self._memories[store] = Memory(store, self.engine.clock)
+
+    def memory_of(self, store: FileStreamStore) -> Memory:
+        """What a stream remembers, for the one who serves it."""
+        found = self._memories.pop(store, None)
+        return found if found is not None else Memory(store, self.engine.clock)
 
     def _serve(self, store: FileStreamStore) -> Stream:
         stream = self._factory(self.engine, self, store)

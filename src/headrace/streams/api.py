@@ -4,7 +4,8 @@
     … → Durable, Later        an answer for later: calls.py
     … → None                  nothing is said: an endpoint that nobody knows, as with nats-server
 
-Endpoints live in `api_streams.py`, `api_consumers.py`, `api_messages.py`. What needs a cluster answers what a single
+Endpoints live in `api_streams.py`, `api_consumers.py`, `api_messages.py`; those of `api_producers.py` are ours, below
+`$HEADRACE.API.`. What needs a cluster answers what a single
 nats-server answers. DIRECT.GET and CONSUMER.MSG.NEXT are not here: who serves them listens for itself.
 """
 
@@ -14,7 +15,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.streams import api_consumers, api_messages, api_streams, snapshots
+from headrace.streams import api_consumers, api_messages, api_producers, api_streams, snapshots
 from headrace.streams.account import JsAccount
 from headrace.streams.advisories import Advisories, Ids
 from headrace.streams.api_types import answer, refusal
@@ -148,6 +149,9 @@ _ROUTES: dict[str, list[tuple[str, Endpoint, int | None]]] = {
     "CONSUMER.PAUSE": [("consumer_pause", api_consumers.pause, 2)],
     "CONSUMER.UNPIN": [("consumer_unpin", api_consumers.unpin, 2)],
     "CONSUMER.RESET": [("consumer_reset", api_consumers.reset, 2)],
+    "PRODUCER.INFO": [("producer_info", api_producers.info, 1)],
+    "PRODUCER.SETTLE": [("producer_settle", api_producers.settle, 1)],
+    "PRODUCER.DELETE": [("producer_delete", api_producers.delete, 1)],
     "STREAM.PEER.REMOVE": [("stream_remove_peer", _needs_cluster, 1)],
     "STREAM.PEER.EVACUATE": [("stream_evacuate_peer", _needs_cluster, 1)],
     "STREAM.LEADER.STEPDOWN": [("stream_leader_stepdown", _needs_cluster, 1)],

@@ -17,6 +17,7 @@ from headrace.streams.errors import ApiError
 from headrace.streams.json_writer import to_json
 
 TYPE_PREFIX = "io.nats.jetstream.api.v1."
+OWN_TYPE_PREFIX = "io.headrace.api.v1."
 NAMES_PAGE = 1024
 DETAILS_PAGE = 256
 SUBJECTS_PAGE = 100_000
@@ -111,6 +112,20 @@ class ConsumerResetRequest(msgspec.Struct, frozen=True):
     seq: int = 0
 
 
+class ProducerInfoRequest(msgspec.Struct, frozen=True):
+    producer: str = ""
+    offset: int = 0
+
+
+class ProducerSettleRequest(msgspec.Struct, frozen=True):
+    producer: str = ""
+    below: int = 0
+
+
+class ProducerDeleteRequest(msgspec.Struct, frozen=True):
+    producer: str = ""
+
+
 _NO_PAGE: dict[str, Any] = {"total": 0, "offset": 0, "limit": 0}
 # What an answer holds beside `error`, by kind.
 _WHEN_REFUSED: Mapping[str, dict[str, Any]] = {
@@ -128,13 +143,18 @@ _WHEN_REFUSED: Mapping[str, dict[str, Any]] = {
 
 def answer(kind: str, fields: Mapping[str, Any]) -> bytes:
     """An answer that says yes."""
-    return to_json({"type": f"{TYPE_PREFIX}{kind}_response", **fields})
+    return to_json({"type": _type(kind), **fields})
+
+
+def _type(kind: str) -> str:
+    prefix = OWN_TYPE_PREFIX if kind.startswith("producer_") else TYPE_PREFIX
+    return f"{prefix}{kind}_response"
 
 
 def refusal(kind: str, error: ApiError) -> bytes:
     """An answer that says no."""
     rest = _WHEN_REFUSED.get(kind, {})
-    return to_json({"type": f"{TYPE_PREFIX}{kind}_response", "error": error.as_json(), **rest})
+    return to_json({"type": _type(kind), "error": error.as_json(), **rest})
 
 
 def paged(items: list[Any], offset: int, limit: int) -> tuple[dict[str, int], list[Any]]:

@@ -54,11 +54,7 @@ def _note(batch: Batch, since: int, found: dict[bytes, tuple[int, int]]) -> None
 
 def _recent(store: FileStreamStore, since: int) -> list[Batch]:
     """Every record of the blocks that reach into the window, removed ones included."""
-    batches: list[Batch] = []
-    for number, *_, last_time, _ in store.log.blocks():
-        if last_time > since:
-            batches.append(store.records_of(number))
-    return batches
+    return list(store.history(lambda block: block[7] > since))[::-1]
 
 
 def _last_id(store: FileStreamStore) -> bytes:

@@ -3,7 +3,8 @@
     raise api_error("JSStreamNotFoundErr")
     raise api_error("JSStreamInvalidConfigF", err="maximum replicas is 5")
 
-`code` resembles HTTP, `err_code` is the stable key that clients compare, the text is nats-server 2.15.2's.
+`code` resembles HTTP, `err_code` is the stable key that clients compare, the text is nats-server 2.15.2's. Those
+whose name begins with HR are ours; their numbers begin at 30001, outside of nats-server's.
 """
 
 from __future__ import annotations

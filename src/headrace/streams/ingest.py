@@ -17,6 +17,8 @@ from headrace.streams._kernels import PublishRun
 from headrace.streams.errors import ApiError, api_error
 from headrace.streams.headers import header_value, parse_ttl_ns
 from headrace.streams.plan import SOURCE, encode_refusal
+from headrace.streams.producers import NAME as PRODUCER
+from headrace.streams.producers import NUMBERS as PRODUCER_NUMBERS
 
 if TYPE_CHECKING:
     from headrace.streams.stream import Stream
@@ -39,22 +41,24 @@ NOT_SERVED = {
 def ingest(stream: Stream, run: PublishRun) -> None:
     """Take a run: every message of it gets its answer, sooner or later."""
     start, count, now = 0, len(run), stream.engine.clock()
-    store, window = stream.store, stream.window
+    store, window, producers = stream.store, stream.window, stream.producers
     if (over := stream.account.over_limits(stream, run)) is not None:
         run.refuse(0, count, encode_refusal(stream.name, over))
     else:
-        while start < count:
-            stop, accepted, for_python = run.admit(stream.plan, window, store.log, start, now)
-            if accepted:
-                try:
-                    _store(stream, run, start, stop, accepted)
-                except HeadraceError as problem:
-                    window.forget_from(store.log.totals()[2] + 1)
-                    run.refuse(start, stop, encode_refusal(stream.name, store_error(problem)))
-            start = stop
-            if for_python:
-                _decide(stream, run, stop, now)
-                start = stop + 1
+        with store.lock:  # what is admitted and not yet written is not to be saved by somebody else
+            while start < count:
+                stop, accepted, for_python = run.admit(stream.plan, window, producers, store.log, start, now)
+                if accepted:
+                    try:
+                        _store(stream, run, start, stop, accepted)
+                    except HeadraceError as problem:
+                        window.forget_from(store.complete + 1)
+                        stream.marks.taken_back()
+                        run.refuse(start, stop, encode_refusal(stream.name, store_error(problem)))
+                start = stop
+                if for_python:
+                    _decide(stream, run, stop, now)
+                    start = stop + 1
     if stream.config.no_ack:
         stream.engine.after(store, None, partial(stream.stored, None), now=stream.in_memory)
         return
@@ -102,6 +106,7 @@ def _decide(stream: Stream, run: PublishRun, at: int, now: int) -> None:
     except ApiError as error:
         run.decided(at, encode_refusal(stream.name, error))
     except HeadraceError as problem:
+        stream.marks.taken_back()
         run.decided(at, encode_refusal(stream.name, store_error(problem)))
     else:
         if sequence is not None:
@@ -124,6 +129,13 @@ def _decide_one(
         if known is not None:
             run.decided(at, stream.ack_body(known, duplicate=True))
             return None
+    producer, numbers = header_value(headers, PRODUCER), header_value(headers, PRODUCER_NUMBERS)
+    added: tuple[int, int] | None = None
+    if (producer is not None or numbers is not None) and config.mirror is None:
+        added = stream.marks.judge(producer, numbers)
+        if added is None:
+            run.decided(at, stream.ack_body(0, duplicate=True))
+            return None
     expected_id = header_value(headers, EXPECTED_ID)
     if expected_id is not None and expected_id != window.last_id:
         raise api_error("JSStreamWrongLastMsgIDErrF", id=window.last_id.decode(errors="replace"))
@@ -135,6 +147,8 @@ def _decide_one(
             value = rollup.decode(errors="replace")
             raise api_error("JSStreamRollupFailedF", err=f'rollup value invalid: "{value}"')
     ttl_ns = parse_ttl_ns(header_value(headers, TTL))
+    if added is not None:
+        stream.producers.join(producer or b"", *added, store.log.totals()[2] + 1, now)
     if stream.nobody_interested:
         sequence = store.skip_msg()
     else:

@@ -34,7 +34,7 @@ _RANGES = {
 # Whole numbers by their width; a field that is not here is int64 in streams and int in all else.
 _FIELDS_OF_WIDTH = {
     "int32": "max_msg_size",
-    "uint64": "first_seq opt_start_seq rate_limit_bps seq keep up_to_seq",
+    "uint64": "first_seq opt_start_seq rate_limit_bps seq keep up_to_seq below",
     "int": "max_consumers num_replicas max_ack_pending",
     "time.Duration": "max_age duplicate_window subject_delete_marker_ttl inactive_threshold ack_wait backoff "
     "max_expires idle_heartbeat priority_timeout",

@@ -30,6 +30,7 @@ from headrace.units import format_time_ns, parse_time_ns
 
 if TYPE_CHECKING:
     from headrace.layouts.jetstream.store import FileStreamStore
+    from headrace.streams._kernels import Batch
     from headrace.streams.stream import Stream
 
 FILE = "origins"
@@ -107,18 +108,18 @@ def find_places(store: FileStreamStore, feeds: list[Feed]) -> None:
             if feed.key == key:
                 feed.taken = Place(identity, sequence)
     missing = list(feeds)
-    for block in reversed(store.log.blocks()):
-        if not missing or block[2] <= saved.last:
+    for batch in store.history(lambda block: block[2] > saved.last):
+        missing = _look_into(batch, saved.last, missing)
+        if not missing:
             break
-        missing = _look_into(store, block[0], saved.last, missing)
     for feed in feeds:
         feed.durable = feed.taken
 
 
-def _look_into(store: FileStreamStore, number: int, above: int, missing: list[Feed]) -> list[Feed]:
+def _look_into(batch: Batch, above: int, missing: list[Feed]) -> list[Feed]:
     """The newest header of each feed in a block, removed messages included; returns who is still missing."""
     found: dict[Feed, Place] = {}
-    for record in store.records_of(number):
+    for record in batch:
         if record.headers is None or record.seq <= above or HEADER not in record.headers:
             continue
         value = header_value(record.headers, HEADER) or b""

@@ -59,6 +59,8 @@ def checks(config: StreamConfig) -> list[tuple[object, ...]]:
     plan.append(("forbidden", SOURCE, answer("JSMessageSourceHdrNotAllowedErr")))
     if config.duplicate_window > 0:
         plan.append(("duplicate",))
+    if config.mirror is None:
+        plan.append(("producer",))
     plan.append(("expected_msg_id",))
     plan.append(("python", LAST_FOR_PYTHON))
     if config.discard == "new":

@@ -26,6 +26,7 @@ from headrace.streams.snapshots import clear_leftovers
 from headrace.streams.stream import Stream
 
 LOG = logging.getLogger("headrace.streams")
+OWN_API = "$HEADRACE.API.PRODUCER.>"
 LISTENED = (
     "INFO",
     "STREAM.>",
@@ -64,6 +65,7 @@ class Service:
         for prefix in self._prefixes("$JS.API."):
             for each in LISTENED:
                 self.engine.exchange.listen(account.id, prefix + each, CALL, number)
+        self.engine.exchange.listen(account.id, OWN_API, CALL, number)
         for name in list(account.streams):
             self._stream_changed(account, name)
 

@@ -281,7 +281,7 @@ class Incoming(_Transfer):
         name = self.account.log_name(self.name)
         if self._config.storage == "memory":
             return restore_in_memory(self._volume, name, self._chunks(), self._config)
-        return self._volume.restore(name, self._chunks(), self._config)
+        return self._volume.restore(name, self._chunks(), self._config, first_look=self.account.first_look)
 
     def _chunks(self) -> Iterator[bytes]:
         for at in range(0, self._size, CHUNK_BYTES_MAX):

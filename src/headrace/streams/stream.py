@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.layouts.base import Ticket
 from headrace.layouts.jetstream.config import ConsumerConfig, StreamConfig
 from headrace.layouts.jetstream.store import FileStreamStore
-from headrace.streams import dedupe, ingest, republish
-from headrace.streams._kernels import INGEST, Batch, PublishRun, Window, subject_matches
+from headrace.streams import ingest, republish
+from headrace.streams._kernels import INGEST, Batch, PublishRun, subject_matches
 from headrace.streams.origins import Origins
 from headrace.streams.plan import compile_plan
 from headrace.streams.subject_map import compile_map
@@ -40,7 +40,9 @@ class Stream:
         self.in_memory = store.type() == "memory"
         self.consumers: dict[str, Consumer] = {}
         self.id = engine.register(self)
-        self.window: Window = dedupe.restore_window(store, self.config.duplicate_window, engine.clock())
+        self._memory = account.memory_of(store)
+        self.window, self.marks = self._memory.window, self._memory.marks
+        self.producers = self.marks.producers
         self.ttls = Ttls()
         if self.config.allow_msg_ttl:
             self.ttls.load(store)
@@ -52,7 +54,7 @@ class Stream:
         """Mirrors of this stream, and streams that have it as a source."""
         self.origins: Origins | None = None
         self.closed = False
-        store.before_unlink = self._save_window
+        store.before_unlink = self._save_beside
         self._apply_config()
         self._set_ttl_timer()
 
@@ -85,8 +87,11 @@ class Stream:
 
     def reconfigure(self, config: StreamConfig) -> None:
         """Take a configuration that the rules let pass; limits apply at once."""
+        was_mirror = self.config.mirror is not None
         self.store.update_config(config)
         self.config = self.store.config
+        if was_mirror and self.config.mirror is None:
+            self.marks.promote()
         if self.config.allow_msg_ttl and not len(self.ttls):
             self.ttls.load(self.store)
         self._apply_config()
@@ -339,8 +344,8 @@ class Stream:
         for run in waiting or ():
             self.ingest(run)
 
-    def _save_window(self) -> None:
-        dedupe.save_window(self.store, self.window, self.engine.clock())
+    def _save_beside(self) -> None:
+        self._memory.save()
         if self.origins is not None:
             self.origins.save()
 
@@ -358,7 +363,9 @@ class Stream:
             self.origins.stop()
         for consumer in list(self.consumers.values()):
             consumer.stop()
-        self._save_window()
+        self._memory.save_all()
+        if self.origins is not None:
+            self.origins.save()
 
     def delete(self) -> None:
         """Stop, and remove everything; waiting pulls are told."""

@@ -4,9 +4,11 @@
 //! already). What a plan cannot say ends the walk: the prefix is decided, that one message is Python's.
 
 mod headers;
+pub mod producers;
 mod window;
 
 pub use headers::{Headers, value_of};
+pub use producers::{Judged, Producers};
 pub use window::Window;
 
 use std::collections::HashMap;
@@ -35,6 +37,8 @@ pub enum Check {
     ExpectedSubjectSequence(Answer),
     ExpectedLastSequence(Answer),
     Duplicate,
+    /// A number that its producer has done already; what is wrong with one is for Python to say.
+    Producer,
     /// A message that names another last id is Python's.
     ExpectedMsgId,
     /// Stop where the store might refuse (discard new): Python asks it.
@@ -85,20 +89,31 @@ struct State<'a> {
     accepted_bytes: u64,
     /// Accepted in this run, newest per subject; filled from the first message on that asks.
     recent: Option<HashMap<Vec<u8>, u64>>,
+    /// What the message at hand adds to the numbers of its producer.
+    numbers: Option<(u64, u64)>,
     verdicts: Vec<(u32, Verdict)>,
+}
+
+/// What has to be remembered of the messages before.
+pub struct Memory<'a> {
+    pub window: &'a mut Window,
+    pub producers: &'a mut Producers,
 }
 
 pub fn admit(
     run: &mut PublishRun,
     plan: &Plan,
-    window: &mut Window,
+    memory: &mut Memory<'_>,
     log: &BlockLog,
     start: usize,
     now_ns: i64,
 ) -> LogResult<Admitted> {
     let log = log.lock();
     let last = log.last;
-    let mut state = State { log, last, start, accepted: 0, accepted_bytes: 0, recent: None, verdicts: Vec::new() };
+    let (accepted, accepted_bytes) = (0, 0);
+    let mut state =
+        State { log, last, start, accepted, accepted_bytes, recent: None, numbers: None, verdicts: Vec::new() };
+    memory.producers.sure();
     if run.answers.is_empty() {
         run.answers.clone_from(&plan.answers);
     }
@@ -110,7 +125,7 @@ pub fn admit(
         let entry = run.batch.entries()[next];
         let headers =
             if entry.headers.is_null() { Headers::default() } else { Headers::parse(run.batch.bytes(entry.headers)) };
-        match decide(run, next, &headers, plan, window, &mut state, now_ns)? {
+        match decide(run, next, &headers, plan, memory, &mut state, now_ns)? {
             Fate::Accept => {
                 state.accepted += 1;
                 let sequence = state.last + state.accepted;
@@ -118,7 +133,10 @@ pub fn admit(
                     state.accepted_bytes += size_of(&entry) as u64;
                 }
                 let id = headers.get(MSG_ID).unwrap_or(b"");
-                window.accepted(id, sequence, now_ns);
+                memory.window.accepted(id, sequence, now_ns);
+                if let (Some((first, last)), Some(name)) = (state.numbers.take(), headers.producer) {
+                    memory.producers.join(name, first, last, sequence, now_ns);
+                }
                 if let Some(recent) = &mut state.recent {
                     recent.insert(run.batch.bytes(entry.subject).to_vec(), sequence);
                 }
@@ -146,11 +164,12 @@ fn decide(
     at: usize,
     headers: &Headers<'_>,
     plan: &Plan,
-    window: &mut Window,
+    memory: &mut Memory<'_>,
     state: &mut State<'_>,
     now_ns: i64,
 ) -> LogResult<Fate> {
     let entry = &run.batch.entries()[at];
+    state.numbers = None;
     let refuse = |answer: Answer, value: u64| Ok(Fate::Refuse(Verdict::Refused(answer, value)));
     for check in &plan.checks {
         match check {
@@ -211,13 +230,23 @@ fn decide(
             }
             Check::Duplicate => {
                 if let Some(id) = headers.get(MSG_ID).filter(|id| !id.is_empty()) {
-                    if let Some(sequence) = window.find(id, now_ns) {
+                    if let Some(sequence) = memory.window.find(id, now_ns) {
                         return Ok(Fate::Refuse(Verdict::Duplicate(sequence)));
                     }
                 }
             }
+            Check::Producer => {
+                if headers.names_producer() {
+                    let judged = memory.producers.judge(headers.producer, headers.producer_numbers);
+                    state.numbers = match judged {
+                        Judged::Done => return Ok(Fate::Refuse(Verdict::Duplicate(0))),
+                        Judged::Fresh(first, last) if memory.producers.open => Some((first, last)),
+                        _ => return Ok(Fate::Python),
+                    };
+                }
+            }
             Check::ExpectedMsgId => {
-                if headers.get(EXPECTED_ID).is_some_and(|wanted| wanted != window.last_id()) {
+                if headers.get(EXPECTED_ID).is_some_and(|wanted| wanted != memory.window.last_id()) {
                     return Ok(Fate::Python);
                 }
             }

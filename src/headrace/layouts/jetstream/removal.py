@@ -48,6 +48,8 @@ def erase(store: FileStreamStore, seq: int) -> bool:
             if seq > last:
                 raise EndOfStream(f"stream {store.name}: {seq} is beyond the last sequence")
             raise MessageNotFound(f"stream {store.name}: no message {seq}")
+        if store.on_checkpoint is not None and store.type() != "memory":
+            store.on_checkpoint(seq)  # with the bytes goes what its headers say
         found = store.log.erasure(seq, os.urandom(size))
         remove(store, [seq])
         store.commit()
@@ -83,6 +85,7 @@ def purge(store: FileStreamStore, first_seq: int = 0) -> int:
         number = store.log.newest()[0] + 1
         if store.type() != "memory":
             store.commit()
+            store.save_beside()
         new, old = (f"{store.stream_dir}/{name}" for name in (MSGS_NEW, MSGS_OLD))
         disk = store.disk
 

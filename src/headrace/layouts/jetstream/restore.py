@@ -27,7 +27,8 @@ from headrace.layouts.jetstream.config_json import decode_stream_meta, encode_st
 from headrace.layouts.jetstream.meta import META_FILE, write_meta
 from headrace.layouts.jetstream.names import check_name
 from headrace.layouts.jetstream.opening import open_for_writing
-from headrace.layouts.jetstream.paths import MSGS, make_dirs
+from headrace.layouts.jetstream.paths import MSGS, SIDE, make_dirs
+from headrace.layouts.jetstream.sidecar import PRODUCERS
 from headrace.layouts.jetstream.snapshot_json import decode_log_state, decode_snapshot_consumer
 from headrace.layouts.jetstream.store import FileStreamStore
 
@@ -49,6 +50,7 @@ def restore(
     config: StreamConfig | None = None,
     *,
     bytes_max: int = RESTORE_BYTES_MAX,
+    first_look: Callable[[FileStreamStore], None] | None = None,
 ) -> FileStreamStore:
     """Make stream `name` from the chunks of a snapshot and open it.
 
@@ -73,6 +75,7 @@ def restore(
             built = f"{hidden}/{stream}"
             make_dirs(disk, f"{built}/{MSGS}")
             _Builder(disk, built, config, volume.clock).build(_limited(archive.decompress(chunks), bytes_max))
+            disk.replace_file(f"{built}/{SIDE}/{PRODUCERS}", b"")
             disk.rename(built, target)
             disk.sync_dir(target.rsplit("/", 1)[0])
         finally:
@@ -80,7 +83,7 @@ def restore(
                 disk.remove_dir_all(hidden)
             except HeadraceError:
                 pass  # what begins with a dot is not a stream, here and in nats-server
-        return volume.open(name)
+        return volume.open(name, first_look)
 
 
 def _limited(pieces: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:

@@ -4,6 +4,8 @@ clean.json   written last at a clean stop: the hash of index.db and every block'
              agree, index.db describes exactly these files and nothing needs a scan.
 durable      "HRMARK01" | u64 block | u64 bytes of it | u64 last sequence | u32 CRC-32
              rewritten in place after each sync, for readers beside a live writer
+producers    what producers have done, kept by the model (streams/producers.py); restoring from a snapshot leaves it
+             empty: everything is to be read once
 reserve      a little space to give back when the disk is full, so that deletes still work
 """
 
@@ -23,6 +25,7 @@ _MARK = struct.Struct("<8sQQQ")
 _MARK_LOOKS = 20
 _MARK_MAGIC = b"HRMARK01"
 RESERVE_BYTES = 1 << 20
+PRODUCERS = "producers"
 
 
 class CleanStamp(msgspec.Struct, frozen=True):

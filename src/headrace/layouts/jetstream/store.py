@@ -47,13 +47,17 @@ from headrace.layouts.jetstream.config_json import encode_stream_meta
 from headrace.layouts.jetstream.consumers import Consumers
 from headrace.layouts.jetstream.meta import write_meta
 from headrace.layouts.jetstream.opening import OpenedStream, take_messages
-from headrace.layouts.jetstream.paths import INDEX
+from headrace.layouts.jetstream.paths import INDEX, block_numbers
 from headrace.layouts.jetstream.scan_task import plan_blocks
 from headrace.layouts.jetstream.scrub import Scrubber
 from headrace.layouts.jetstream.sidecar import CleanStamp, Sidecar
 from headrace.record import Record
 
 DELETED_LISTED_MAX = 1_000_000
+TAKEN_BACK_NS = 1
+"""The time in a tombstone that says: this message was never stored, its batch failed. Others say when it was stored."""
+
+_Block = tuple[int, int, int, int, int, int, int, int, int]
 
 
 class FileStreamStore(StreamStore):
@@ -96,6 +100,10 @@ class FileStreamStore(StreamStore):
         """Messages that the limit per subject took, wherever they were, since the store was opened."""
         self.before_unlink: Callable[[], None] | None = None
         """Called before files of messages go: what somebody needs of them must be saved first."""
+        self.on_checkpoint: Callable[[int], None] | None = None
+        """Called now and then, and before a message is overwritten: what records up to that sequence tell is saved."""
+        self.complete: int = self.log.totals()[2]
+        """The last sequence of a batch that was written whole. One that fails is taken back up to here."""
 
     @property
     def incarnation(self) -> str:
@@ -105,8 +113,8 @@ class FileStreamStore(StreamStore):
     # Writing
 
     def append(self, batch: Batch, *, keep_positions: bool = False) -> Ticket:
-        """Store all messages of the batch, or none if a limit refuses. If the disk fails in the middle, what
-        was written before stays stored, but nothing of the batch is acknowledged.
+        """Store all messages of the batch, or none if a limit refuses. If the disk fails in the middle, what was
+        written before is taken back, or stays if it cannot be; nothing of the batch is acknowledged.
 
         With `keep_positions` the batch's own positions are taken (they must grow).
         """
@@ -124,7 +132,7 @@ class FileStreamStore(StreamStore):
                 stored, begin, next_seq, size, mark, _, out, out_bytes = self.log.append(
                     batch, start, now, keep_positions, self.block_bytes, limit
                 )
-            except DiskFault:
+            except (DiskFault, StorePoisoned):
                 self._take_back(first, next_seq)
                 raise
             first = first or begin
@@ -134,10 +142,10 @@ class FileStreamStore(StreamStore):
                 break
             try:
                 upkeep.roll(self)
-            except DiskFault:
+            except (DiskFault, StorePoisoned):
                 self._take_back(first, next_seq)
                 raise
-        self.dirty = True
+        self.dirty, self.complete = True, next_seq - 1
         self.trimmed += trimmed
         out, out_bytes = self.apply_front_limits()
         if trimmed or out:
@@ -149,11 +157,16 @@ class FileStreamStore(StreamStore):
         return Ticket(self.name, first, next_seq, mark)
 
     def _take_back(self, first: int, next_seq: int) -> None:
-        """A batch is stored whole or not at all: what was written before the disk refused is removed again."""
-        begun = list(range(first, next_seq)) if first else []
+        """A batch is stored whole or not at all: what was written before the disk refused is removed again. Where not
+        even that can be written it stays, as it would come back with the next start; nobody was told."""
+        if not first:
+            return
+        begun = range(first, next_seq)
         try:
-            self.with_reserve(lambda: self.log.remove(begun))
+            self.with_reserve(lambda: self.log.write_tombstones([(seq, TAKEN_BACK_NS) for seq in begun]))
         except (DiskFault, StorePoisoned):
+            self.dirty, self.complete = True, next_seq - 1
+        else:
             self.log.forget(begun)
 
     def store_msg(self, subject: str, hdr: bytes | None, msg: bytes) -> tuple[int, int]:
@@ -175,7 +188,7 @@ class FileStreamStore(StreamStore):
             if target <= self.log.totals()[2]:
                 raise BadInput(f"sequence {target} is not above the last one, {self.log.totals()[2]}")
             self.log.skip(target, self.clock())
-            self.dirty = True
+            self.dirty, self.complete = True, target
             return target
 
     def apply_front_limits(self) -> tuple[int, int]:
@@ -228,6 +241,12 @@ class FileStreamStore(StreamStore):
             self.log.rewrite_tail(blocks[-1][0] + 1)
             self.publish()
             upkeep.bury_dead(self)
+            self.save_beside()  # messages that are gone already were not written again
+
+    def save_beside(self) -> None:
+        """What somebody keeps of the messages is on disk before their files go or change."""
+        if self.before_unlink is not None:
+            self.with_reserve(self.before_unlink)
 
     @contextmanager
     def whole_or_poisoned(self) -> Generator[None]:
@@ -276,10 +295,23 @@ class FileStreamStore(StreamStore):
         below = self.log.durable()[1] + 1 if durable_only else None
         return self.log.read(first, max_msgs, max_bytes, filter, below)
 
-    def records_of(self, number: int) -> Batch:
-        """Every sound record of a block, removed messages included."""
-        path = f"{self.msgs_dir}/{number}.blk"
-        return js_scan_block(self.disk, path, self.name, number, cipher=self.log.cipher_of(number)).batch
+    def history(self, wanted: Callable[[_Block], bool]) -> Generator[Batch]:
+        """Every sound record of blocks (as `log.blocks()` shows them), the newest block first: removed messages
+        are among them, those of a batch that failed are not. Files that only wait to go are always read."""
+        listed = {block[0]: block for block in self.log.blocks()}
+        never_stored: set[int] = set()
+        for number in reversed(block_numbers(self.disk, self.msgs_dir)):
+            block = listed.get(number)
+            if block is not None and not wanted(block):
+                continue
+            cipher = self.log.cipher_of(number) if block is not None else None
+            path = f"{self.msgs_dir}/{number}.blk"
+            scan = js_scan_block(self.disk, path, self.name, number, cipher=cipher)
+            never_stored.update(seq for seq, time_ns in scan.tombstones if time_ns == TAKEN_BACK_NS)
+            batch = scan.batch
+            if never_stored:
+                batch = batch.select(bytes(seq not in never_stored for seq in batch.positions()))
+            yield batch
 
     def load_msg(self, seq: int) -> Record:
         """One message. MessageNotFound if removed, EndOfStream beyond the last."""
@@ -366,6 +398,10 @@ class FileStreamStore(StreamStore):
         """(bytes on disk, bytes of live messages)."""
         state = self.log.state()
         return state[8], state[1]
+
+    def note_damage(self, found: Damage) -> None:
+        """Something beside the messages is not sound; `damage` tells."""
+        self._damage = [*self._damage, found]
 
     def damage(self) -> list[Damage]:
         """What was found unsound since the store was opened."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.errors import DiskFault, DiskFull
+from headrace.errors import DiskFault, DiskFull, StorePoisoned
 from headrace.layouts.jetstream import _kernels
 from headrace.layouts.jetstream.paths import INDEX
 
@@ -98,9 +98,12 @@ def unlink_dead(store: FileStreamStore) -> None:
     durable = store.log.durable()[0]
     free = store.type() == "memory"
     ready = [dead for dead in store.dead if free or dead.mark <= durable]
+    if ready:
+        try:
+            store.save_beside()
+        except (DiskFault, StorePoisoned):
+            return  # they stay until what is needed of them can be saved
     store.dead = [dead for dead in store.dead if dead not in ready]
-    if ready and store.before_unlink is not None:
-        store.before_unlink()
     if ready and not free:
         store.consumers.commit()  # the acks that let the messages go
     unlink(store, sorted(ready, key=lambda dead: dead.number))
@@ -181,6 +184,8 @@ def tick(store: FileStreamStore, now_ns: int) -> None:
     few = store.log.state()[6] <= INDEX_SUBJECTS_MAX
     if store.dirty and few and now_ns - store.last_index_ns >= INDEX_EVERY_NS:
         store.last_index_ns = now_ns
+        if store.on_checkpoint is not None:
+            store.on_checkpoint(totals[2])
         compact_blocks(store)
         store.write_index()
 

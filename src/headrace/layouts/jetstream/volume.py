@@ -140,8 +140,11 @@ class JetStreamVolume(Volume):
         msgs = f"{directory}/{MSGS}"
         return self._disk.entry(msgs) is None or not any(size for _, _, size in self._disk.list(msgs))
 
-    def open(self, name: str) -> FileStreamStore:
-        """One stream; opened once, shared afterwards."""
+    def open(self, name: str, first_look: Callable[[FileStreamStore], None] | None = None) -> FileStreamStore:
+        """One stream; opened once, shared afterwards.
+
+        `first_look` gets it before limits are applied: files that these empty are still there then.
+        """
         with self._mutex:
             self._check_open()
             if name not in self._stores:
@@ -149,10 +152,17 @@ class JetStreamVolume(Volume):
                 if self._disk.entry(directory) is None:
                     known = ", ".join(self.logs()) or "none"
                     raise NotFound(f"{self.path}: no stream {name!r}; there are: {known}")
-                self._stores[name] = self._open(name, directory)
+                self._stores[name] = self._open(name, directory, first_look=first_look)
             return self._stores[name]
 
-    def _open(self, name: str, directory: str, *, fresh: bool = False) -> FileStreamStore:
+    def _open(
+        self,
+        name: str,
+        directory: str,
+        *,
+        fresh: bool = False,
+        first_look: Callable[[FileStreamStore], None] | None = None,
+    ) -> FileStreamStore:
         """A stream that was just made (`fresh`) has nothing to index, and upkeep makes its reserve."""
         options: dict[str, Any] = {} if self._cache_bytes is None else {"cache_bytes": self._cache_bytes}
         if self.read_only:
@@ -174,6 +184,8 @@ class JetStreamVolume(Volume):
         )
         for damage in store.damage():
             LOG.warning("%s: %s at byte %d: %s", damage.file, damage.kind, damage.offset, damage.detail)
+        if first_look is not None:
+            first_look(store)
         if not self.read_only:
             store.publish()
             upkeep.apply_limits(store)
