@@ -151,7 +151,9 @@ def maven(*artifacts: str, alone: bool = False) -> Callable[[Path, Peer], None]:
 
     `alone`: only the ones named, where something else brings what they need.
     """
-    left_out = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    left_out = (
+        "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    )
 
     def install(folder: Path, peer: Peer) -> None:
         wanted = ""

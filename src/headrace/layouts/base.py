@@ -124,8 +124,10 @@ class ScanTask(ABC):
     size_bytes: int
 
     @abstractmethod
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
-        """The live messages of this part that match, in order."""
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
+        """The live messages of this part that match, in order. What is found unsound on the way is added to `damage`."""
 
     def scan(
         self, columns: Sequence[str] | None = None, predicate: Predicate | None = None

@@ -8,14 +8,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from headrace.errors import NotFound
-from headrace.layouts.base import Log, Predicate, ScanTask
+from headrace.layouts.base import Damage, Log, Predicate, ScanTask
 from headrace.layouts.detect import open_volume
-from headrace.spark.options import Asked
+from headrace.spark.malformed import scan, told
+from headrace.spark.options import TARGET_BYTES, Asked
+from headrace.spark.versions import Versioned
+
+SMALL_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +31,13 @@ class Place:
     log: Log
 
 
-class Part(InputPartition):
-    """Tasks that one worker reads one after the other, and what is left out of them."""
+class Part(InputPartition, Versioned):
+    """Tasks that one worker reads one after the other, and what is left out of them. `known`: damage that planning met."""
 
-    def __init__(self, tasks: list[ScanTask], predicate: Predicate) -> None:
+    def __init__(self, tasks: list[ScanTask], predicate: Predicate, known: tuple[Damage, ...] = ()) -> None:
         super().__init__(tasks)
-        self.tasks, self.predicate = tasks, predicate
+        self.tasks, self.predicate, self.known = tasks, predicate, known
+        self.stamp()
 
 
 def directories(path: str) -> list[str]:
@@ -56,12 +62,28 @@ def places(asked: Asked, stack: ExitStack) -> list[Place]:
     return found
 
 
-def packed(tasks: Iterable[ScanTask], target_bytes: int, at_least: int) -> list[list[ScanTask]]:
-    """Neighbours together up to the target; never fewer groups than asked for, as long as there are tasks."""
+class Sized(Protocol):
+    """Work of a known size."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+def packed(tasks: Iterable[T], target_bytes: int | None, at_least: int) -> list[list[T]]:
+    """Neighbours together up to the target; never fewer groups than asked for, as long as there are tasks.
+
+    Without a target: a task costs Spark some 50 ms, so large ones, but all cores of this machine have some.
+    """
     all_tasks = list(tasks)
     total = sum(task.size_bytes for task in all_tasks)
+    if target_bytes is None:
+        each = -(-total // (os.cpu_count() or 1))
+        target_bytes = min(TARGET_BYTES, max(each, SMALL_BYTES))
     limit = min(target_bytes, -(-total // at_least)) if at_least > 1 else target_bytes
-    groups: list[list[ScanTask]] = []
+    groups: list[list[T]] = []
     room = 0
     for task in all_tasks:
         if not groups or room < task.size_bytes:
@@ -75,12 +97,24 @@ def packed(tasks: Iterable[ScanTask], target_bytes: int, at_least: int) -> list[
 def parts(asked: Asked, predicate: Predicate) -> list[InputPartition]:
     """The partitions of a batch query."""
     with ExitStack() as stack:
-        tasks = [task for place in places(asked, stack) for task in place.log.scan_tasks(predicate)]
-    return [Part(group, predicate) for group in packed(tasks, asked.target_bytes, asked.min_partitions)]
+        found = places(asked, stack)
+        tasks = [task for place in found for task in place.log.scan_tasks(predicate)]
+        known = absent(found)
+    groups = packed(tasks, asked.target_bytes, asked.min_partitions)
+    made: list[InputPartition] = [Part(group, predicate) for group in groups]
+    return [*made, Part([], predicate, known)] if known else made
 
 
-def rows(part: InputPartition | None, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def absent(found: Iterable[Place]) -> tuple[Damage, ...]:
+    """Files that should be there and are not: no task would meet them."""
+    told = [each for place in found for each in place.log.damage()]
+    return tuple(each for each in told if each.kind == "missing" and not Path(each.file).exists())
+
+
+def rows(part: InputPartition | None, columns: list[str], mode: str) -> Iterator[pa.RecordBatch]:
     """In a worker: the messages of a partition. (An empty plan arrives as no partition.)"""
     if isinstance(part, Part):
+        part.check()
+        yield from told(part.known, part.predicate, columns, mode)
         for task in part.tasks:
-            yield from task.scan(columns, part.predicate)
+            yield from scan(task, part.predicate, columns, mode)

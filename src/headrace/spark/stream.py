@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import ScanTask
 from headrace.spark.options import LATEST, Asked
-from headrace.spark.planning import Part, Place, packed, places, rows
+from headrace.spark.planning import Part, Place, absent, packed, places, rows
 
 LOG = logging.getLogger("headrace")
 LOOK_EVERY_S = 0.1
@@ -185,6 +185,8 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     place.log.scan_tasks(want), self._asked.target_bytes, self._asked.min_partitions
                 )
                 tasks += [Part(group, want) for group in groups if at < following]
+                if at < following and (known := absent([place])):
+                    tasks.append(Part([], want, known))
         return tasks
 
     def _missing(self, key: str, first: int, last: int) -> None:
@@ -198,7 +200,7 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """In a worker: the messages of one piece."""
-        yield from rows(partition, self._columns)
+        yield from rows(partition, self._columns, self._asked.mode)
 
     def commit(self, end: Offset) -> None:
         """Nothing to do: nobody waits for it, and it does not come for the last batch."""
