@@ -146,8 +146,14 @@ def debian(package: str) -> Callable[[Path, Peer], None]:
     return install
 
 
-def maven(*artifacts: str) -> Callable[[Path, Peer], None]:
-    """Java libraries with all they need at run time in `lib/`, and a program that starts one of their classes."""
+def maven(*artifacts: str, alone: bool = False) -> Callable[[Path, Peer], None]:
+    """Java libraries with all they need at run time in `lib/`, and a program that starts one of their classes.
+
+    `alone`: only the ones named, where something else brings what they need.
+    """
+    left_out = (
+        "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    )
 
     def install(folder: Path, peer: Peer) -> None:
         wanted = ""
@@ -155,7 +161,7 @@ def maven(*artifacts: str) -> Callable[[Path, Peer], None]:
             group, name, version = artifact.format(version=peer.version).split(":")
             wanted += (
                 f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-                f"<version>{version}</version></dependency>\n"
+                f"<version>{version}</version>{left_out if alone else ''}</dependency>\n"
             )
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             (Path(scratch) / "pom.xml").write_text(
@@ -175,6 +181,8 @@ def maven(*artifacts: str) -> Callable[[Path, Peer], None]:
             'exec java ${JAVA_OPTS:-} -cp "$(dirname "$0")/lib/*${CLASSPATH:+:$CLASSPATH}" "$@"\n'
         )
         program.chmod(0o755)
+
+    return install
 
 
 def debian_tree(package: str, *more: str) -> Callable[[Path, Peer], None]:
@@ -211,8 +219,15 @@ KAFKA = (
     "org.apache.logging.log4j:log4j-core:2.24.3",
     "org.apache.logging.log4j:log4j-1.2-api:2.24.3",
 )
+# Spark brings the rest. The connector's own version of the token provider was never published.
+SPARK_KAFKA = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
 # A library without a program of its own: the runtime answers.
-ROCKETMQ = ("-version",)
+LIBRARY = ("-version",)
 # Not the package's script in the path: that one switches the user.
 RABBIT_START = """#!/bin/sh
 root=$(cd "$(dirname "$0")" && pwd)/root
@@ -258,8 +273,9 @@ PEERS = (
         "5.3.3",
         "rocketmq-store",
         maven("org.apache.rocketmq:rocketmq-store:{version}"),
-        ROCKETMQ,
+        LIBRARY,
     ),
+    Peer("spark-kafka", "4.2.0", "spark-kafka", maven(*SPARK_KAFKA, alone=True), LIBRARY),
 )
 
 

@@ -190,6 +190,12 @@ class Broker:
             return "(no log)"
 
     @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise PeerFailed("the broker is not running")
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 

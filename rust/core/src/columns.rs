@@ -44,18 +44,15 @@ fn fixed(batch: &Batch, value: impl Fn(&Entry) -> i64) -> Vec<u8> {
 pub fn subjects(batch: &Batch) -> Buffers {
     let mut column = Strings::new("subject", batch.len());
     column.bytes.reserve(batch.entries().iter().map(|entry| entry.subject.size()).sum());
-    // Runs on one subject: check it once.
-    let mut memo: (Span, bool) = (Span::NULL, false);
     for entry in batch.entries() {
-        let bytes = batch.bytes(entry.subject);
-        if memo.0.is_null() || batch.bytes(memo.0) != bytes {
-            memo = (entry.subject, std::str::from_utf8(bytes).is_ok());
+        column.push(batch.bytes(entry.subject))?;
+    }
+    // Mostly plain ASCII, which is checked at once for all; otherwise one by one.
+    if !column.bytes.is_ascii() {
+        column = Strings::new("subject", batch.len());
+        for entry in batch.entries() {
+            column.push_text(batch.bytes(entry.subject))?;
         }
-        if memo.1 {
-            column.push(bytes)?
-        } else {
-            column.push_text(bytes)?
-        };
     }
     Ok(vec![Vec::new(), column.offsets, column.bytes])
 }
@@ -133,6 +130,14 @@ pub fn headers(batch: &Batch) -> Buffers {
             // What cannot be read as headers shows none.
             let _ = header_pairs(batch.codec(), batch.bytes(entry.headers), &mut pairs);
         }
+        if distinct(&pairs) {
+            for (name, value) in pairs.drain(..) {
+                names.push_text(name)?;
+                values.push_text(value.unwrap_or(&[]))?;
+                (name_count, value_count) = (name_count + 1, value_count + 1);
+                list_offsets.extend_from_slice(&value_count.to_le_bytes());
+            }
+        }
         for (name, value) in &pairs {
             let value = value.unwrap_or(&[]);
             match seen.iter_mut().find(|(known, _)| known == name) {
@@ -154,6 +159,11 @@ pub fn headers(batch: &Batch) -> Buffers {
     Ok(vec![validity.finish(), map_offsets, names.offsets, names.bytes, list_offsets, values.offsets, values.bytes])
 }
 
+/// Whether no name comes twice.
+fn distinct(pairs: &[HeaderPair<'_>]) -> bool {
+    pairs.iter().enumerate().all(|(at, (name, _))| pairs[..at].iter().all(|(known, _)| known != name))
+}
+
 /// A header's name and its value, which may be null where the codec knows that.
 pub type HeaderPair<'a> = (&'a [u8], Option<&'a [u8]>);
 
@@ -171,7 +181,7 @@ pub fn header_pairs<'a>(codec: HeaderCodec, block: &'a [u8], pairs: &mut Vec<Hea
 fn nats_headers<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) {
     let mut rest = block;
     let mut first = true;
-    while let Some(end) = memchr::memmem::find(rest, b"\r\n") {
+    while let Some(end) = memchr::memchr_iter(b'\r', rest).find(|at| rest.get(at + 1) == Some(&b'\n')) {
         let line = &rest[..end];
         rest = &rest[end + 2..];
         if std::mem::take(&mut first) {
@@ -249,6 +259,9 @@ impl Strings {
     }
 
     fn push_text(&mut self, bytes: &[u8]) -> Result<Range<usize>, ColumnTooLarge> {
+        if bytes.is_ascii() {
+            return self.push(bytes);
+        }
         self.push(String::from_utf8_lossy(bytes).as_bytes())
     }
 }

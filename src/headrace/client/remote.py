@@ -51,28 +51,30 @@ class ServerTask(ScanTask):
     size_bytes: int
     consumed: bool = True
     """By a consumer; where one would change the stream (work queues, interest), message by message."""
+    bodies: bool = True
 
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
-        return self._batches(predicate or Predicate(), True)
-
-    def scan(
-        self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        from headrace.arrow import to_record_batch
-
-        bodies = columns is None or bool({"data", "headers"} & set(columns))
-        for batch in self._batches(predicate or Predicate(), bodies):
-            yield to_record_batch(batch, self.log, columns)
-
-    def _batches(self, want: Predicate, bodies: bool) -> Iterator[Batch]:
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
+        want = predicate or Predicate()
         first = max(self.first, want.first if want.first is not None else 0)
         following = min(self.next, want.next if want.next is not None else self.next)
         connection = shared_connection(self.access)
         pull = pull_range if self.consumed else get_range
-        for batch in pull(connection, self.log, first, following, subjects=want.subjects, bodies=bodies):
+        for batch in pull(connection, self.log, first, following, subjects=want.subjects, bodies=self.bodies):
             kept = batch.filter(None, None, want.since_ns, want.until_ns, [])
             if len(kept):
                 yield kept
+
+    def showing(self, columns: Sequence[str]) -> ScanTask:
+        """Without data and headers the server need not send them."""
+        return self if {"data", "headers"} & set(columns) else replace(self, bodies=False)
+
+    def scan(
+        self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        task = self if columns is None else self.showing(columns)
+        yield from ScanTask.scan(task, columns, predicate)
 
     def joined(self, other: ScanTask) -> ScanTask | None:
         """One reader for neighbours: a consumer costs a few milliseconds."""

@@ -124,8 +124,14 @@ class ScanTask(ABC):
     size_bytes: int
 
     @abstractmethod
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
-        """The live messages of this part that match, in order."""
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
+        """The live messages of this part that match, in order. What is found unsound on the way is added to `damage`."""
+
+    def showing(self, columns: Sequence[str]) -> ScanTask:
+        """The same part for somebody who looks at these columns only: others need not be fetched."""
+        return self
 
     def joined(self, other: ScanTask) -> ScanTask | None:
         """One task for this part and the one behind it, where that is cheaper to read."""

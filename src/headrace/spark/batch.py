@@ -24,4 +24,4 @@ class BlockReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The messages of one piece."""
-        yield from rows(partition, self._columns)
+        yield from rows(partition, self._columns, self._asked.mode)

@@ -95,8 +95,13 @@ class _Below(ScanTask):
             task.size_bytes,
         )
 
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
-        return self._task.batches(self._cut(predicate))
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
+        return self._task.batches(self._cut(predicate), damage)
+
+    def showing(self, columns: Sequence[str]) -> ScanTask:
+        return _Below(self._task.showing(columns), self._seam)
 
     def scan(
         self, columns: Sequence[str] | None = None, predicate: Predicate | None = None

@@ -2,7 +2,7 @@
 
     path · key · url and what opens it (see `server_options`) · stream(s) topic(s) channel(s) queue(s) log(s): names and patterns, separated by commas
     subjects · startingFrom startingSequence startingTime · endingSequence endingTime · asOfSequence asOfTime
-    columns · pushdown · targetPartitionBytes minPartitions
+    view · columns · mode · pushdown · targetPartitionBytes minPartitions
     maxRowsPerTrigger maxBytesPerTrigger maxFilesPerTrigger · minRowsPerTrigger maxTriggerDelay · failOnDataLoss
 
 Sequences are positions of the log (offsets of Kafka), both ends included; times are RFC 3339 or ns since 1970.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.client import Access
@@ -23,7 +23,10 @@ from headrace.units import parse_duration_ns, parse_time_ns
 
 LOG_NAMES = ("log", "stream", "topic", "channel", "queue")
 EARLIEST, LATEST = "earliest", "latest"
-TARGET_BYTES = 32 << 20
+TARGET_BYTES = 128 << 20
+LOG_VIEW = "log"
+VIEWS = (LOG_VIEW, "latest_per_subject", "verify", "consumers", "acks", "damage")
+MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 _KNOWN = {
     name.lower(): name
     for name in (
@@ -41,7 +44,10 @@ _KNOWN = {
         "endingTime",
         "asOfSequence",
         "asOfTime",
+        "view",
+        "mode",
         "columns",
+        "layoutColumns",
         "pushdown",
         "targetPartitionBytes",
         "minPartitions",
@@ -70,9 +76,12 @@ class Asked:
     since_ns: int | None = None
     next: int | None = None
     until_ns: int | None = None
+    view: str = LOG_VIEW
+    mode: str = MODES[0]
     columns: tuple[str, ...] = ()
+    layout_columns: bool = False
     pushdown: bool = False
-    target_bytes: int = TARGET_BYTES
+    target_bytes: int | None = None
     min_partitions: int = 1
     max_rows: int | None = None
     max_bytes: int | None = None
@@ -148,9 +157,12 @@ def read_options(options: Mapping[str, str]) -> Asked:
         since_ns=since,
         next=next_,
         until_ns=until,
+        view=reading.word("view", VIEWS, str.lower),
+        mode=reading.word("mode", MODES, str.upper),
         columns=reading.listed("columns"),
+        layout_columns=reading.switch("layoutColumns", False),
         pushdown=reading.switch("pushdown", False),
-        target_bytes=reading.number("targetPartitionBytes", 1) or TARGET_BYTES,
+        target_bytes=reading.number("targetPartitionBytes", 1),
         min_partitions=reading.number("minPartitions", 1) or 1,
         max_rows=reading.number("maxRowsPerTrigger", 1),
         max_bytes=reading.number("maxBytesPerTrigger", 1),
@@ -187,6 +199,13 @@ class _Reading:
         if text not in ("", "true", "false"):
             raise self.wrong(name, "true or false")
         return default if not text else text == "true"
+
+    def word(self, name: str, words: tuple[str, ...], folded: Callable[[str], str]) -> str:
+        """One of the words; the first one if nothing is said."""
+        said = folded(self._given.get(name, words[0]))
+        if said not in words:
+            raise self.wrong(name, f"one of {', '.join(words)}")
+        return said
 
     def moment(self, name: str) -> int | None:
         text = self._given.get(name)

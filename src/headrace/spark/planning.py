@@ -8,16 +8,21 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from headrace.client import ServerVolume
 from headrace.errors import NotFound
-from headrace.layouts.base import Log, Predicate, ScanTask
+from headrace.layouts.base import Damage, Log, Predicate, ScanTask
 from headrace.layouts.detect import open_volume
 from headrace.spark.hybrid import HybridLog
-from headrace.spark.options import Asked
+from headrace.spark.malformed import scan, told
+from headrace.spark.options import TARGET_BYTES, Asked
+from headrace.spark.versions import Versioned
+
+SMALL_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +33,13 @@ class Place:
     log: Log
 
 
-class Part(InputPartition):
-    """Tasks that one worker reads one after the other, and what is left out of them."""
+class Part(InputPartition, Versioned):
+    """Tasks that one worker reads one after the other, and what is left out of them. `known`: damage that planning met."""
 
-    def __init__(self, tasks: list[ScanTask], predicate: Predicate) -> None:
+    def __init__(self, tasks: list[ScanTask], predicate: Predicate, known: tuple[Damage, ...] = ()) -> None:
         super().__init__(tasks)
-        self.tasks, self.predicate = tasks, predicate
+        self.tasks, self.predicate, self.known = tasks, predicate, known
+        self.stamp()
 
 
 def directories(path: str) -> list[str]:
@@ -81,35 +87,71 @@ def _served(asked: Asked, filed: list[Place], stack: ExitStack) -> list[Place]:
     return found
 
 
-def packed(tasks: Iterable[ScanTask], target_bytes: int, at_least: int) -> list[list[ScanTask]]:
-    """Neighbours together up to the target; never fewer groups than asked for, as long as there are tasks."""
+class Sized(Protocol):
+    """Work of a known size."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+def packed(tasks: Iterable[T], target_bytes: int | None, at_least: int) -> list[list[T]]:
+    """Neighbours together up to the target; never fewer groups than asked for, as long as there are tasks.
+
+    Without a target: a task costs Spark some 50 ms, so large ones, but all cores of this machine have some.
+    """
     all_tasks = list(tasks)
     total = sum(task.size_bytes for task in all_tasks)
+    if target_bytes is None:
+        each = -(-total // (os.cpu_count() or 1))
+        target_bytes = min(TARGET_BYTES, max(each, SMALL_BYTES))
     limit = min(target_bytes, -(-total // at_least)) if at_least > 1 else target_bytes
-    groups: list[list[ScanTask]] = []
+    groups: list[list[T]] = []
     room = 0
     for task in all_tasks:
         if not groups or room < task.size_bytes:
             groups.append([])
             room = limit
-        whole = groups[-1][-1].joined(task) if groups[-1] else None
-        if whole is not None:
-            groups[-1][-1] = whole
-        else:
-            groups[-1].append(task)
+        groups[-1].append(task)
         room -= task.size_bytes
     return groups
+
+
+def joined(tasks: list[ScanTask]) -> list[ScanTask]:
+    """Neighbours as one where that is cheaper to read: a range of a server needs one consumer, however long it is."""
+    found: list[ScanTask] = []
+    for task in tasks:
+        whole = found[-1].joined(task) if found else None
+        if whole is None:
+            found.append(task)
+        else:
+            found[-1] = whole
+    return found
 
 
 def parts(asked: Asked, predicate: Predicate) -> list[InputPartition]:
     """The partitions of a batch query."""
     with ExitStack() as stack:
-        tasks = [task for place in places(asked, stack) for task in place.log.scan_tasks(predicate)]
-    return [Part(group, predicate) for group in packed(tasks, asked.target_bytes, asked.min_partitions)]
+        found = places(asked, stack)
+        tasks = [task for place in found for task in place.log.scan_tasks(predicate)]
+        known = absent(found)
+    groups = packed(tasks, asked.target_bytes, asked.min_partitions)
+    made: list[InputPartition] = [Part(joined(group), predicate) for group in groups]
+    return [*made, Part([], predicate, known)] if known else made
 
 
-def rows(part: InputPartition | None, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def absent(found: Iterable[Place]) -> tuple[Damage, ...]:
+    """Files that should be there and are not: no task would meet them."""
+    told = [each for place in found for each in place.log.damage()]
+    return tuple(each for each in told if each.kind == "missing" and not Path(each.file).exists())
+
+
+def rows(part: InputPartition | None, columns: list[str], mode: str) -> Iterator[pa.RecordBatch]:
     """In a worker: the messages of a partition. (An empty plan arrives as no partition.)"""
     if isinstance(part, Part):
+        part.check()
+        yield from told(part.known, part.predicate, columns, mode)
         for task in part.tasks:
-            yield from task.scan(columns, part.predicate)
+            yield from scan(task, part.predicate, columns, mode)

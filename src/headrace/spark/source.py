@@ -9,8 +9,6 @@ and nothing else. Columns that are not in the user's schema are neither decoded 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -20,10 +18,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.arrow import COLUMNS
 from headrace.errors import BadInput
 from headrace.spark.batch import BlockReader
-from headrace.spark.options import LATEST, Asked, read_options
+from headrace.spark.columns import schema_text
+from headrace.spark.options import LATEST, LOG_VIEW, Asked, read_options
+from headrace.spark.views import checked, columns_of, view_reader
 
 SCHEMA = (
     "seq bigint, time timestamp, time_ns bigint, log string, subject string, key binary, "
@@ -55,16 +54,15 @@ class HeadraceSource(DataSource):
 
     def schema(self) -> str:
         """All columns, or those of the option `columns`."""
-        types = {
-            name: f"{name} {kind}" for name, _, kind in (part.partition(" ") for part in SCHEMA.split(", "))
-        }
-        return ", ".join(types[column] for column in _known(self.asked.columns or COLUMNS))
+        return schema_text(columns_of(self.asked), self.asked.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader for the columns of `schema`."""
         if self.asked.start == LATEST:
             raise BadInput("headrace source: startingFrom=latest is for streams; a batch would read nothing")
-        columns = _known(schema.fieldNames())
+        columns = checked(self.asked, schema.fieldNames())
+        if self.asked.view != LOG_VIEW:
+            return view_reader(self.asked, columns)
         if not self.asked.pushdown:
             return BlockReader(self.asked, columns)
         try:
@@ -79,7 +77,16 @@ class HeadraceSource(DataSource):
             from headrace.spark.stream import FileStream
         except ImportError:
             raise BadInput("headrace source: streaming needs PySpark 4.2 or newer") from None
-        return FileStream(self.asked, _known(schema.fieldNames()))
+        columns = checked(self.asked, schema.fieldNames())
+        if self.asked.view == "acks":
+            from headrace.spark.ack_stream import AckStream
+
+            return AckStream(self.asked, columns)
+        if self.asked.view != LOG_VIEW:
+            raise BadInput(
+                f"headrace source: view={self.asked.view} is a table, not a stream: use spark.read"
+            )
+        return FileStream(self.asked, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Rows into a server's stream, or into a directory."""
@@ -94,10 +101,3 @@ class HeadraceSource(DataSource):
         except ImportError:
             raise BadInput("headrace sink: streaming needs PySpark 4.1 or newer") from None
         return stream_writer(self._given, schema, overwrite)
-
-
-def _known(columns: Sequence[str]) -> list[str]:
-    for column in columns:
-        if column not in COLUMNS:
-            raise BadInput(f"headrace source: no column {column!r}; there are: {', '.join(COLUMNS)}")
-    return list(columns)

@@ -31,7 +31,7 @@ from headrace.client import Hold, shared_connection
 from headrace.errors import BadInput, ConnectionLost, NotFound, ServerRefused
 from headrace.layouts.base import ScanTask
 from headrace.spark.options import LATEST, Asked
-from headrace.spark.planning import Part, Place, packed, places, rows
+from headrace.spark.planning import Part, Place, absent, joined, packed, places, rows
 
 LOG = logging.getLogger("headrace")
 LOOK_EVERY_S = 0.1
@@ -191,7 +191,9 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 groups = packed(
                     place.log.scan_tasks(want), self._asked.target_bytes, self._asked.min_partitions
                 )
-                tasks += [Part(group, want) for group in groups if at < following]
+                tasks += [Part(joined(group), want) for group in groups if at < following]
+                if at < following and (known := absent([place])):
+                    tasks.append(Part([], want, known))
         return tasks
 
     def _missing(self, key: str, first: int, last: int) -> None:
@@ -205,7 +207,7 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """In a worker: the messages of one piece."""
-        yield from rows(partition, self._columns)
+        yield from rows(partition, self._columns, self._asked.mode)
 
     def commit(self, end: Offset) -> None:
         """A batch behind, and never for the last one: advice for the server, nothing that is relied on."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.layouts.base import Predicate, ScanTask
+from headrace.layouts.base import Damage, Predicate, ScanTask
 from headrace.layouts.jetstream._kernels import Batch, Disk, js_scan_block
 
 if TYPE_CHECKING:
@@ -35,11 +35,20 @@ class BlockTask(ScanTask):
     dead: tuple[int, ...] = ()
     cipher: tuple[str, bytes, bytes] | None = field(default=None, repr=False)
 
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
         """The live messages of the block that match."""
         want = predicate or Predicate()
         disk = Disk.real()
         scan = js_scan_block(disk, self.path, self.stream, self.number, self._guard(disk), self.cipher)
+        if damage is not None:
+            # Behind what was planned somebody may be writing now.
+            damage += [
+                Damage(self.path, offset, length, kind, detail, begin, after)
+                for kind, offset, length, begin, after, detail in scan.findings
+                if scan.plain_bytes != scan.file_bytes or offset < self.size_bytes
+            ]
         first = max(self.first, want.first or 0)
         following = min(self.next, want.next) if want.next is not None else self.next
         live = scan.batch.filter(first, following, want.since_ns, want.until_ns, list(want.subjects))

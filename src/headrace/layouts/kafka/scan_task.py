@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.layouts.base import Predicate, ScanTask
+from headrace.layouts.base import Damage, Predicate, ScanTask
 from headrace.layouts.kafka._kernels import Batch, Disk, KafkaReader
 from headrace.layouts.kafka.segments import ceiling_of
 
@@ -33,8 +33,12 @@ class SegmentTask(ScanTask):
     size_bytes: int
     inflated_max: int
     aborted: tuple[tuple[int, int, int], ...] = ()
+    growing: bool = False
+    """Somebody is writing at its end now."""
 
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
         """The messages of the segment that match, without transaction markers."""
         want = predicate or Predicate()
         first = max(self.first, want.first or 0)
@@ -46,10 +50,16 @@ class SegmentTask(ScanTask):
         position, last, _ = reader.locate(first)
         ended = False
         while not ended:
-            batch, position, last, ended, _ = reader.read(
+            batch, position, last, ended, findings = reader.read(
                 *(position, last, first, following, ROWS_AT_ONCE, BYTES_AT_ONCE),
                 *(self.size_bytes, False, list(self.aborted)),
             )
+            if damage is not None:
+                damage += [
+                    Damage(self.path, offset, length, kind, detail, begin, after)
+                    for kind, offset, length, begin, after, detail in findings
+                    if kind != "unsound-tail" or not self.growing
+                ]
             if not len(batch):
                 continue
             first = batch.last_position + 1
@@ -86,6 +96,7 @@ def plan_segments(log: KafkaLog, want: Predicate) -> list[ScanTask]:
                 size_bytes=size,
                 inflated_max=log.options.decompressed_bytes_max,
                 aborted=tuple(log.aborted(first, following)),
+                growing=active and log.live_writer,
             )
         )
     return tasks

@@ -8,9 +8,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from headrace.errors import KeyNeeded
-from headrace.layouts.base import Predicate, ScanTask
+from headrace.layouts.base import Damage, Predicate, ScanTask
 from headrace.layouts.nats_streaming._kernels import Batch, Disk, stan_index, stan_mend, stan_read
-from headrace.layouts.nats_streaming.slices import memory_file
+from headrace.layouts.nats_streaming.slices import findings_to_damage, memory_file
 
 if TYPE_CHECKING:
     from headrace.layouts.nats_streaming.channel import Channel
@@ -35,7 +35,9 @@ class SliceTask(ScanTask):
     """The index file cannot be used: it is made from the data, in memory."""
     key: bytes | None = field(default=None, repr=False)
 
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
         """The messages of the slice that match."""
         want, disk = predicate or Predicate(), Disk.real()
         data = disk.open(self.data_path)
@@ -48,10 +50,12 @@ class SliceTask(ScanTask):
         position = max(self.first, want.first or 0)
         below = min(self.next, want.next) if want.next is not None else self.next
         while position < below:
-            batch, reached, _, not_opened = stan_read(
+            batch, reached, findings, not_opened = stan_read(
                 data, index, count, first_entry[0], position, below, ROWS_AT_ONCE, BYTES_AT_ONCE,
                 self.poly, self.strict, self.key,
             )  # fmt: skip
+            if damage is not None:
+                damage += findings_to_damage(self.data_path, self.index_path, findings)
             if not_opened:
                 raise KeyNeeded(
                     self.data_path, 0, "cipher: message authentication failed", "the key of this store",

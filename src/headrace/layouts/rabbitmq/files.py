@@ -36,6 +36,7 @@ DAMAGED = "headrace.damaged"
 OLD_ENTRY_COUNT = 16384
 SMALL_BYTES_MAX = 1 << 16
 JOURNAL_BYTES_MAX = 2 << 30
+MISSING_LISTED_MAX = 1000
 STOPPED_CLEAN = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
 _CONFIG_COUNT = re.compile(rb"^\s*\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.", re.MULTILINE)
 _NUMBERED = re.compile(r"^(0|[1-9][0-9]{0,14})\.(idx|rdq|rdt)$")
@@ -140,6 +141,18 @@ def damage_of(path: str, findings: list[tuple[str, int, int, int | None, int | N
     return [
         Damage(path, offset, length, kind, detail, first, following)
         for kind, offset, length, first, following, detail in findings
+    ]
+
+
+def missing_of(directory: str, sequences: list[int]) -> list[Damage]:
+    """Messages that the index knows and no store file has."""
+    return [
+        Damage(
+            *(directory, 0, 0, "missing"),
+            f"message {seq} is in the index; its body is in no store file, or cannot be read",
+            *(seq, seq + 1),
+        )
+        for seq in sequences[:MISSING_LISTED_MAX]
     ]
 
 

@@ -152,9 +152,7 @@ class RabbitLog(Log):
 
     def note_missing(self, sequences: list[int]) -> None:
         """Messages that the index knows and no store file has."""
-        for seq in sequences[:1000]:
-            detail = f"message {seq} is in the index; its body is in no store file, or cannot be read"
-            self.found.append(Damage(self.directory, 0, 0, "missing", detail, seq, seq + 1))
+        self.found += files.missing_of(self.directory, sequences)
 
     def check_writable(self) -> None:
         """Raise unless a change may be made now."""

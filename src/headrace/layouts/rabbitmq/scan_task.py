@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.layouts.base import Predicate, ScanTask
+from headrace.layouts.base import Damage, Predicate, ScanTask
 from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq._kernels import Batch, Disk, RabbitQueue, RabbitStore
 
@@ -27,36 +27,50 @@ class SegmentTask(ScanTask):
     next: int
     size_bytes: int
     store_files: tuple[tuple[str, int], ...]
+    newest: bool = False
 
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
         """The unacked messages of the segment that match."""
         want = predicate or Predicate()
         disk = Disk.real()
         queue = RabbitQueue(self.entries, bytes(16))
         segment, journal = f"{self.directory}/{self.number}.idx", f"{self.directory}/{files.JOURNAL}"
+        found: list[Damage] = []
         if disk.entry(segment) is not None:
-            queue.load_for_reading(disk, self.directory, self.number)
+            found += files.damage_of(segment, queue.load_for_reading(disk, self.directory, self.number)[0])
         if disk.entry(journal) is not None:
-            queue.load_journal(disk.read(journal, files.JOURNAL_BYTES_MAX))
+            # Whoever reads the journal's newest part says what is unsound in it: once for the queue.
+            told = files.damage_of(journal, queue.load_journal(disk.read(journal, files.JOURNAL_BYTES_MAX)))
+            found += told if self.newest else []
         store = RabbitStore(
             disk, f"{self.vhost_path}/{files.PERSISTENT}", f"{self.vhost_path}/{files.TRANSIENT}"
         )
         for kind, number in self.store_files:
             store.scan(kind, number)
-        queue.reference(store, False)
+        lost = set(queue.reference(store, False))
         position = max(self.first, want.first or 0)
         below = self.next if want.next is None else min(self.next, want.next)
         while position < below:
-            batch, position, _, _ = queue.read(disk, self.directory, store, position, 65_536, 64 << 20, below)
+            batch, position, findings, unread = queue.read(
+                disk, self.directory, store, position, 65_536, 64 << 20, below
+            )
+            found += files.damage_of(self.directory, findings)
+            lost.update(unread)
             kept = batch.filter(None, None, want.since_ns, want.until_ns, list(want.subjects))
             if len(kept):
                 yield kept
+        if damage is not None:
+            damage += found + files.missing_of(
+                self.directory, sorted(each for each in lost if self.first <= each < below)
+            )
 
 
 def plan_segments(log: RabbitLog, visible: int, want: Predicate) -> list[ScanTask]:
     """A task for every segment that may hold a match."""
     count = log.vhost.entry_count
-    tasks: list[ScanTask] = []
+    tasks: list[SegmentTask] = []
     for number, unacked, size, _ in log.kernel.segments():
         first, following = number * count, min((number + 1) * count, visible)
         outside = (want.first is not None and following <= want.first) or (
@@ -77,4 +91,4 @@ def plan_segments(log: RabbitLog, visible: int, want: Predicate) -> list[ScanTas
                 store_files=tuple(log.kernel.store_files(number, log.vhost.store.kernel)),
             )
         )
-    return tasks
+    return [*tasks[:-1], replace(tasks[-1], newest=True)] if tasks else []

@@ -82,11 +82,8 @@ class RocketQueue(Log):
 
     def _note(self, lost: Sequence[tuple[int, int, int, str]]) -> None:
         log = self.volume.commit_log
-        for offset, address, size, why in lost:
-            start = address // log.file_bytes * log.file_bytes
-            self._damage[offset] = Damage(
-                log.path(start), address - start, size, "bad-record", why, offset, offset + 1
-            )
+        files = tuple((start, log.path(start)) for start in log.files) if lost else ()
+        self._damage |= {finding.first_seq or 0: finding for finding in _unsound(files, lost)}
 
     def seq_from_time(self, time_ns: int) -> int:
         """By store time, which does not go backwards: binary search through the queue."""
@@ -198,6 +195,13 @@ class RocketQueue(Log):
         self.files.close()
 
 
+def _unsound(files: Sequence[tuple[int, str]], lost: Sequence[tuple[int, int, int, str]]) -> Iterator[Damage]:
+    """Entries of a queue whose message is not where they point: in the file that should hold it."""
+    for offset, address, size, why in lost:
+        start, path = max((each for each in files if each[0] <= address), default=(0, "commitlog"))
+        yield Damage(path, address - start, size, "bad-record", why, offset, offset + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueTask(ScanTask):
     """The messages of one file of a queue, on a real disk."""
@@ -213,7 +217,13 @@ class QueueTask(ScanTask):
     commit_log: tuple[tuple[int, str], ...]
     inflated_max: int
 
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+    def entries(self, first: int, following: int) -> bytes:
+        """The queue's own entries: address in the commit log, size, hash of the tag."""
+        return QueueFiles(Disk.real(), self.directory, self.file_bytes).read(first, following - first)
+
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
         """The messages that match."""
         want, disk = predicate or Predicate(), Disk.real()
         files, reader = QueueFiles(disk, self.directory, self.file_bytes), RocketReader(disk, self.commit_log)
@@ -223,7 +233,9 @@ class QueueTask(ScanTask):
         )
         while at < end:
             entries = files.read(at, min(ENTRIES_AT_ONCE, end - at))
-            batch, used, _ = reader.read(self.topic, self.queue, at, entries, 8 << 20, self.inflated_max)
+            batch, used, lost = reader.read(self.topic, self.queue, at, entries, 8 << 20, self.inflated_max)
+            if damage is not None:
+                damage += _unsound(self.commit_log, lost)
             at += max(used, 1)
             kept = batch.filter(None, None, want.since_ns, want.until_ns, list(want.subjects))
             if len(kept):

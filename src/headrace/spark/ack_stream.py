@@ -1,0 +1,25 @@
+"""`view=acks` as a stream: the offsets of the stream that captures the events. Needs PySpark 4.2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from headrace.spark.acks import NEEDED, events, narrowed
+from headrace.spark.options import Asked
+from headrace.spark.stream import FileStream
+
+
+class AckStream(FileStream):
+    """Micro-batches of events."""
+
+    def __init__(self, asked: Asked, columns: list[str]) -> None:
+        super().__init__(narrowed(asked), list(NEEDED))
+        self._shown = columns
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """In a worker: the events of one piece."""
+        for batch in super().read(partition):
+            yield events(batch, self._shown)
