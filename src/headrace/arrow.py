@@ -2,6 +2,8 @@
 
 seq bigint · time timestamp[us, UTC] · time_ns bigint · log string · subject string · key binary ·
 headers map<string, list<string>> · data binary
+
+`headers_raw binary`, only when asked for by name: the headers as stored, in the codec of the batch.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ _FIELDS: dict[str, pa.DataType] = {
     "data": pa.binary(),
 }
 COLUMNS = tuple(_FIELDS)
+RAW_HEADERS = "headers_raw"
+_FIELDS[RAW_HEADERS] = pa.binary()
 
 
 def schema(columns: Sequence[str] | None = None) -> pa.Schema:
