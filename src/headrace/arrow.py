@@ -8,7 +8,9 @@ headers map<string, list<string>> · data binary
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -49,14 +51,43 @@ def to_record_batch(batch: Batch, log: str, columns: Sequence[str] | None = None
     return batches.from_arrays(arrays, schema=schema(wanted))
 
 
+def from_record_batch(batch: pa.RecordBatch, codec: str) -> Batch:
+    """The messages of columns seq, time_ns, subject, key, headers_raw and data; headers in the given codec."""
+
+    columns: Any = batch
+
+    def column(name: str) -> list[Any]:
+        return columns.column(name).to_pylist()
+
+    return Batch.build(
+        column("subject"),
+        column("data"),
+        column(RAW_HEADERS),
+        times=column("time_ns"),
+        positions=column("seq"),
+        keys=column("key"),
+        header_codec=codec,
+    )
+
+
 def _type(name: str) -> pa.DataType:
     if name not in _FIELDS:
         raise BadInput(f"no column {name!r}; there are: {', '.join(COLUMNS)}")
     return _FIELDS[name]
 
 
+@lru_cache(maxsize=16)
+def _names(log: str, count: int) -> Any:
+    """The name `count` times. Made from buffers: pyarrow's own ways from Python values load pandas first."""
+    name = log.encode()
+    offsets = array("i", range(0, (count + 1) * len(name), len(name)) if name else bytes(count + 1))
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(name * count)]
+    )
+
+
 def _log(log: str, count: int) -> Any:
-    return pa.repeat(log, count)
+    return _names(log, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
 def _buffer(buffer: Buffer) -> pa.Buffer | None:

@@ -13,6 +13,8 @@ from tests.tidy import tree
 DOORS = {
     "pyspark": ("headrace.spark", "pyspark_headrace"),
     "pandas": ("headrace.spark",),
+    "deltalake": ("headrace.ops.lake",),
+    "pyiceberg": ("headrace.ops.lake",),
     "typer": ("headrace.cli",),
     "click": ("headrace.cli",),
     "rich": ("headrace.cli",),

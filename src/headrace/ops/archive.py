@@ -83,7 +83,11 @@ class Ledger(Protocol):
     format: str
     place: str
     """Where workers put finished files."""
-    rows: int
+
+    @property
+    def rows(self) -> int:
+        """Of everything that is committed."""
+        ...
 
     def log(self, name: str, incarnation: str) -> ArchivedLog:
         """What is committed of a log."""
@@ -186,6 +190,14 @@ def open_ledger(target: str, layout: str, asked: ArchiveOptions) -> Ledger:
     """By the format that is asked for."""
     if asked.format == "parquet":
         return ParquetLedger(target, layout, asked.by)
+    if asked.format == "delta":
+        from headrace.ops.lake import DeltaLedger
+
+        return DeltaLedger(target, read_division(asked.by))
+    if asked.format == "iceberg":
+        from headrace.ops.lake import IcebergLedger
+
+        return IcebergLedger(target, read_division(asked.by))
     raise BadInput(f"format {asked.format!r}; known are: parquet, delta, iceberg")
 
 
@@ -298,5 +310,3 @@ def _count(result: ArchiveResult, row: LogArchived, files: list[ArchivedFile]) -
     result.rows += added
     result.files += len(files)
     result.bytes_written += sum(file.bytes for file in files)
-
-

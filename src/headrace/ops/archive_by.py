@@ -52,7 +52,8 @@ class Division:
         code = parts[0][0]
         for codes, values in parts[1:]:
             code = pc.add(pc.multiply(code, len(values)), codes)
-        for one in sorted(pc.unique(code).to_pylist()):
+        numbers: list[int] = pc.unique(code).to_pylist()
+        for one in sorted(numbers):
             chosen: Values = ()
             rest = one
             for _, values in reversed(parts):
@@ -129,7 +130,9 @@ def _expression(pattern: str) -> str:
         elif token and not set(token) & set("{}*>"):
             made.append(re.escape(token))
         else:
-            raise BadInput(f"divide by {pattern!r}: {token!r} is no token; write a word, *, {{name}}, or > at the end")
+            raise BadInput(
+                f"divide by {pattern!r}: {token!r} is no token; write a word, *, {{name}}, or > at the end"
+            )
     return "^" + r"\.".join(made) + "$"
 
 

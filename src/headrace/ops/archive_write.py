@@ -15,6 +15,7 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from headrace.layouts.base import Predicate, ScanTask
 from headrace.layouts.parquet.manifest import ArchivedFile
 from headrace.ops.archive_by import DIRECTORIES_MAX, Division, Values
 
-ROW_GROUP_BYTES = 64 << 20
-ROW_GROUP_ROWS = 1 << 20
+ROW_GROUP_BYTES = 16 << 20  # stays in the processor's cache while it is encoded
+ROW_GROUP_ROWS = 1 << 17
 READ_AT_ONCE = 4 << 20
 NAME_BYTES_MAX = 120
 CODECS = ("zstd", "snappy", "none")
@@ -247,4 +248,4 @@ def _cut(task: ScanTask, first: int, following: int, target_bytes: int) -> list[
     size = task.size_bytes * (following - first) // max(task.next - task.first, 1)
     parts = max(1, min(-(-size // (2 * target_bytes)), following - first))
     ends = [first + (following - first) * number // parts for number in range(parts + 1)]
-    return [Piece(task, a, b, size // parts) for a, b in zip(ends, ends[1:], strict=False)]
+    return [Piece(task, a, b, size // parts) for a, b in pairwise(ends)]

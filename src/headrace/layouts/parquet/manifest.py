@@ -102,11 +102,6 @@ class Manifest(msgspec.Struct, kw_only=True):
         return sum(log.rows for log in self.logs.values())
 
 
-def has_manifest(path: str | os.PathLike[str]) -> bool:
-    """Whether a directory is an archive."""
-    return (Path(path) / SIDE / MANIFEST).is_file()
-
-
 def read_manifest(path: str | os.PathLike[str]) -> Manifest | None:
     """What is committed; None where nothing is. Damaged for what cannot be read."""
     file = Path(path) / SIDE / MANIFEST
@@ -119,7 +114,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest | None:
         return None
     except msgspec.MsgspecError as problem:
         raise Damaged(
-            str(file), 0, str(problem), "an archive's manifest", "put back a copy; the Parquet files are unhurt"
+            str(file),
+            0,
+            str(problem),
+            "an archive's manifest",
+            "put back a copy; the Parquet files are unhurt",
         ) from None
     if found.v != VERSION:
         raise Damaged(str(file), 0, f"version {found.v}", f"version {VERSION}", "use a newer Headrace")
@@ -199,7 +198,11 @@ class ArchiveWriter:
                 touched.add(target.parent)
             elif not target.exists():
                 raise Damaged(
-                    str(target), 0, "no file", "a file that the manifest names", "archive into another directory"
+                    str(target),
+                    0,
+                    "no file",
+                    "a file that the manifest names",
+                    "archive into another directory",
                 )
         for directory in touched:
             sync_directory(directory)
@@ -270,7 +273,9 @@ def _take_lock(path: Path, wait_s: float) -> int:
                 continue
             holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "another process"
             os.close(descriptor)
-            raise StoreLocked(f"{path}: process {holder} is writing this archive; try again when it is done") from None
+            raise StoreLocked(
+                f"{path}: process {holder} is writing this archive; try again when it is done"
+            ) from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, b"%d\n" % os.getpid())
         return descriptor

@@ -1,8 +1,8 @@
 """Work on blocks, spread over a Spark cluster: one small row per item goes out and one comes back; messages never do.
 
-    spark.range(n, partitions = n) → mapInArrow(work) → collect
+    sparkContext.parallelize(items, one each) → map(work) → collect
 
-Items go to the workers pickled inside the function, in waves, so that a plan of a million blocks is never shipped whole,
+Items go to the workers in waves, so that a plan of a million blocks is never shipped whole,
 results come back while others run, and a commit needs not wait for the end. Two waves are under way at a time: no core
 waits for the last item of a wave.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -28,6 +28,8 @@ Result = TypeVar("Result")
 
 WAVES_AT_ONCE = 2
 ITEMS_PER_CORE = 4
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, which has said where to run."""
 NO_JAVA = (
     "Spark needs Java 17 or newer and finds none (neither JAVA_HOME nor `java` on the PATH): install one, or take "
     "--engine local, which needs none"
@@ -66,25 +68,20 @@ class SparkEngine:
                 raise
 
     def _wave(self, work: Callable[[Any], Any], items: Sequence[Any], wave: range) -> list[tuple[int, bytes]]:
-        shipped = [pickle.dumps(items[number]) for number in wave]
-        start = wave.start
+        shipped = [(number, pickle.dumps(items[number])) for number in wave]
 
-        def do(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for offset in batch.column(0).to_pylist():
-                    try:
-                        made = pickle.dumps((True, work(pickle.loads(shipped[offset]))))
-                    except HeadraceError as error:
-                        # As a result, not as a failed task: what is wrong with the data is wrong at the second try too.
-                        made = pickle.dumps((False, error))
-                    yield pa.RecordBatch.from_pydict({"number": [offset + start], "made": [made]})
+        def do(one: tuple[int, bytes]) -> tuple[int, bytes]:
+            number, item = one
+            try:
+                return number, pickle.dumps((True, work(pickle.loads(item))))
+            except HeadraceError as error:
+                # As a result, not as a failed task: what is wrong with the data is wrong at the second try too.
+                return number, pickle.dumps((False, error))
 
-        frame = self.session.range(0, len(shipped), 1, len(shipped))
         try:
-            rows = frame.mapInArrow(do, "number bigint, made binary").collect()  # type: ignore[arg-type]
-        except PySparkException as error:
+            return self.session.sparkContext.parallelize(shipped, len(shipped)).map(do).collect()
+        except (PySparkException, Py4JError) as error:
             raise HeadraceError(f"Spark gave up: {_first_line(error)}") from error
-        return [(row.number, bytes(row.made)) for row in rows]
 
     def _cancel(self) -> None:
         context = getattr(self.session, "sparkContext", None)
@@ -102,16 +99,15 @@ def new_session(master: str | None = None) -> SparkSession:
     if not master or master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if not java_found():
+    if SUBMITTED not in os.environ and not java_found():
         raise BadInput(NO_JAVA)
     builder: Any = SparkSession.builder
-    return (
-        builder.master(master or "local[*]")
-        .appName("headrace")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
+    if master or SUBMITTED not in os.environ:
+        builder = builder.master(master or "local[*]")
+        builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    made: SparkSession = builder.appName("headrace").getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
 
 
 def java_found() -> bool:
