@@ -1112,3 +1112,58 @@ class Digest:
     def data_bytes(self) -> int: ...
     @property
     def value(self) -> int: ...
+
+# --- client ------------------------------------------------------------------------------------------
+
+_Event = tuple[str, int, bytes, bytes, bytes, bytes]
+
+@final
+class Intake:
+    """What a NATS server sends: a batch, acks of publishes, events."""
+
+    def __new__(cls) -> Self: ...
+    def feed(self, bytes: bytes) -> None: ...
+    def receive(self, fd: int, messages: int, bytes: int, floor: int, timeout: float) -> bool:
+        """Wait for an event, a batch of that size, or a floor of the acks; False when the time is over."""
+    def ready(self, messages: int, bytes: int, floor: int) -> bool: ...
+    def send(self, fd: int, bytes: bytes, timeout: float) -> None:
+        """Send all of it, and take what comes meanwhile."""
+    def events(self) -> list[_Event]:
+        """(kind, sid, subject, reply, headers, payload); kinds are MSG INFO ERR PING PONG."""
+    def batch(self) -> Batch: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def pending(self) -> int:
+        """What the last message of a pull said was still to come."""
+    def expect(self, data_sid: int | None, ack_sid: int | None) -> None:
+        """Which subscriptions give messages of the batch and acks of publishes."""
+    def open(self, count: int) -> int:
+        """Numbers for that many publishes; the first one."""
+    def acks(self) -> tuple[int, int, int, int, int]:
+        """(floor, next, stored, duplicates, last sequence)"""
+    def reset(self) -> None:
+        """Forget the connection, not the open publishes."""
+
+def encode_publishes(
+    batch: Batch,
+    inbox: bytes,
+    id_prefix: bytes | None,
+    producer: bytes | None,
+    first: int,
+    max_payload: int,
+) -> bytes:
+    """Publishes that are answered at `inbox.<number>`; ids are the key, or prefix and position."""
+
+_Parts = tuple[Any, Any, Any, int]
+
+def batch_from_columns(
+    rows: int,
+    subject: bytes | _Parts,
+    data: _Parts | None,
+    key: _Parts | None,
+    headers: tuple[_Parts, _Parts, _Parts, _Parts] | None,
+    positions: Any,
+    times: Any,
+) -> Batch:
+    """Arrow buffers (validity, offsets, bytes, first row) as a batch."""

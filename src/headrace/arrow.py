@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace._core import Batch, Buffer
+from headrace._core import Batch, Buffer, batch_from_columns
 from headrace.errors import BadInput
 
 _HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
@@ -49,25 +49,6 @@ def to_record_batch(batch: Batch, log: str, columns: Sequence[str] | None = None
     # The stubs leave the element type of arrays open.
     batches: Any = pa.RecordBatch
     return batches.from_arrays(arrays, schema=schema(wanted))
-
-
-def from_record_batch(batch: pa.RecordBatch, codec: str) -> Batch:
-    """The messages of columns seq, time_ns, subject, key, headers_raw and data; headers in the given codec."""
-
-    columns: Any = batch
-
-    def column(name: str) -> list[Any]:
-        return columns.column(name).to_pylist()
-
-    return Batch.build(
-        column("subject"),
-        column("data"),
-        column(RAW_HEADERS),
-        times=column("time_ns"),
-        positions=column("seq"),
-        keys=column("key"),
-        header_codec=codec,
-    )
 
 
 def _type(name: str) -> pa.DataType:
@@ -114,3 +95,91 @@ def _array(name: str, count: int, parts: tuple[Buffer, ...]) -> Any:
     pairs: Any = pa.StructArray
     entries = pairs.from_arrays([keys, lists], fields=[_HEADERS.key_field, _HEADERS.item_field])
     return nested(_HEADERS, count, [_buffer(validity), _data(map_offsets)], children=[entries])
+
+
+# The way back
+
+
+def from_record_batch(
+    rows: pa.RecordBatch,
+    *,
+    subject: str | None = None,
+    key: str | None = "key",
+    positions: Any = None,
+    times: Any = None,
+) -> Batch:
+    """Rows as messages: columns subject (or the one given), data, headers, and the named key; texts become bytes."""
+    found = {name: _whole(rows.column(name)) for name in rows.schema.names}
+    subjects = subject.encode() if subject is not None else _parts(_as_bytes(found["subject"]))
+    headers = found.get("headers")
+    return batch_from_columns(
+        len(rows),
+        subjects,
+        _parts(_as_bytes(found["data"])) if "data" in found else None,
+        _parts(_as_bytes(found[key])) if key in found else None,
+        None if headers is None or pa.types.is_null(headers.type) else _header_parts(headers),
+        None if positions is None else _numbers(positions),
+        None if times is None else _numbers(times),
+    )
+
+
+def _whole(array: Any) -> Any:
+    chunked: Any = pa.ChunkedArray
+    return array.combine_chunks() if isinstance(array, chunked) else array
+
+
+def _as_bytes(array: Any) -> Any:
+    kind = array.type
+    if kind in (pa.binary(), pa.string()):
+        return array
+    if pa.types.is_null(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        return array.cast(pa.binary())
+    raise BadInput(f"a column of type {kind}; expected string or binary")
+
+
+def _parts(array: Any) -> tuple[Any, Any, Any, int]:
+    validity, offsets, data = array.buffers()
+    return _view(validity), _view(offsets) or b"", _view(data), array.offset
+
+
+def _view(buffer: pa.Buffer | None) -> memoryview | None:
+    """Arrow says signed bytes, the core wants plain ones."""
+    return None if buffer is None else memoryview(buffer).cast("B")
+
+
+def _header_parts(array: Any) -> tuple[Any, Any, Any, Any]:
+    if array.type != _HEADERS:
+        array = array.cast(_HEADERS)
+    names, lists = array.keys, array.items
+    values = lists.values
+    return (
+        (_view(array.buffers()[0]), _view(array.buffers()[1]) or b"", None, array.offset),
+        _parts(names),
+        (_view(lists.buffers()[0]), _view(lists.buffers()[1]) or b"", None, lists.offset),
+        _parts(values),
+    )
+
+
+def _numbers(array: Any) -> Any:
+    whole = _whole(array).cast(pa.int64())
+    if whole.null_count:
+        raise BadInput("a column of numbers with nulls")
+    return whole.to_numpy(zero_copy_only=False).tobytes()
+
+
+def from_archive(rows: pa.RecordBatch, codec: str) -> Batch:
+    """The messages of columns seq, time_ns, subject, key, headers_raw and data, byte for byte as they were stored."""
+    table: Any = rows
+    if table.column(RAW_HEADERS).null_count == len(rows):
+        bare = table.select(["subject", "key", "data"])
+        return from_record_batch(bare, positions=table.column("seq"), times=table.column("time_ns"))
+    found = {name: table.column(name).to_pylist() for name in table.schema.names}
+    return Batch.build(
+        found["subject"],
+        found["data"],
+        found[RAW_HEADERS],
+        times=found["time_ns"],
+        positions=found["seq"],
+        keys=found["key"],
+        header_codec=codec,
+    )

@@ -12,6 +12,8 @@ HeadraceError
 ├── StoreLocked              another process (or this one) has the directory open for writing
 ├── StorePoisoned            a sync failed: nothing more is accepted until the store is opened again
 ├── DiskFull                 the disk refused a write; deletes and purge still work
+├── ConnectionLost           a server cannot be reached, or the connection broke
+├── ServerRefused            a server answered with an error: its code and text
 ├── DiskFault                any other I/O failure
 └── Damaged                  bytes on disk are not what they should be: file, offset, seen, expected, remedy
     ├── UnknownFormat        not a directory of a product and era we know
@@ -63,6 +65,18 @@ class StoreLocked(HeadraceError):
 
 class StorePoisoned(HeadraceError):
     """A sync failed, so what reached the disk is unknown. Open the store again to go on."""
+
+
+class ConnectionLost(HeadraceError):
+    """A server cannot be reached, or the connection to it broke; what was not answered may be tried again."""
+
+
+class ServerRefused(HeadraceError):
+    """A server answered with an error."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        self.code = code
+        super().__init__(text)
 
 
 class DiskFault(HeadraceError):

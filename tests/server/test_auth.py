@@ -11,13 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.server.auth.nkeys import (
-    USER_PREFIX,
-    decode_user_nkey,
-    encode_nkey,
-    is_user_nkey,
-    signature_fits,
-)
+from headrace.nkeys import USER_PREFIX, decode_user_nkey, encode_nkey, is_user_nkey, signature_fits
 from headrace.server.auth.permissions import Permissions, covers, matches, overlap
 from headrace.server.auth.users import Authenticator, Identity
 from headrace.server.config.load import load

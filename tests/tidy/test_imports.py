@@ -25,7 +25,7 @@ DOORS = {
     "prometheus_client": ("headrace.server",),
     "uvloop": ("headrace.server",),
     "bcrypt": ("headrace.server.auth",),
-    "cryptography": ("headrace.server.auth",),
+    "cryptography": ("headrace.nkeys",),
     "websockets": ("headrace.server.nats",),
 }
 NOT_LOADED_BY_FRONT_DOOR = (

@@ -3,11 +3,13 @@
 
 pub mod admit;
 pub mod batch;
+pub mod client;
 pub mod columns;
 pub mod compress;
 pub mod crypt;
 pub mod disk;
 pub mod exchange;
+pub mod from_columns;
 pub mod hash;
 pub mod layouts;
 pub mod ledger;

@@ -6,6 +6,7 @@ mod admit;
 mod archive;
 mod batch;
 mod block_log;
+mod client;
 mod crypt;
 mod disk;
 mod errors;
@@ -26,6 +27,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     archive::register(module)?;
     batch::register(module)?;
     block_log::register(module)?;
+    client::register(module)?;
     crypt::register(module)?;
     disk::register(module)?;
     exchange::register(module)?;

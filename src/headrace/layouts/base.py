@@ -127,6 +127,10 @@ class ScanTask(ABC):
     def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
         """The live messages of this part that match, in order."""
 
+    def joined(self, other: ScanTask) -> ScanTask | None:
+        """One task for this part and the one behind it, where that is cheaper to read."""
+        return None
+
     def scan(
         self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
     ) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,6 @@
 """What a user may say to the source, by name; everything else is refused with the nearest known name.
 
-    path · key · stream(s) topic(s) channel(s) queue(s) log(s): names and patterns, separated by commas
+    path · key · url and what opens it (see `server_options`) · stream(s) topic(s) channel(s) queue(s) log(s): names and patterns, separated by commas
     subjects · startingFrom startingSequence startingTime · endingSequence endingTime · asOfSequence asOfTime
     columns · pushdown · targetPartitionBytes minPartitions
     maxRowsPerTrigger maxBytesPerTrigger maxFilesPerTrigger · minRowsPerTrigger maxTriggerDelay · failOnDataLoss
@@ -15,8 +15,10 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headrace.client import Access
 from headrace.errors import BadInput
 from headrace.layouts.base import Predicate
+from headrace.spark.server_options import SERVER_OPTIONS, access_of
 from headrace.units import parse_duration_ns, parse_time_ns
 
 LOG_NAMES = ("log", "stream", "topic", "channel", "queue")
@@ -27,6 +29,8 @@ _KNOWN = {
     for name in (
         "path",
         "key",
+        *SERVER_OPTIONS,
+        "durable",
         *LOG_NAMES,
         *(f"{name}s" for name in LOG_NAMES),
         "subjects",
@@ -57,6 +61,8 @@ class Asked:
 
     path: str = ""
     key: str | None = None
+    access: Access | None = None
+    durable: str | None = None
     logs: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
     start: str = EARLIEST
@@ -75,6 +81,16 @@ class Asked:
     max_delay_ns: int | None = None
     fail_on_loss: bool = True
 
+    @property
+    def place(self) -> str:
+        """Where it is read from, for messages."""
+        return " and ".join(part for part in (self.path, self.access.place if self.access else "") if part)
+
+    @property
+    def plain_logs(self) -> bool:
+        """Are all logs named in full?"""
+        return bool(self.logs) and not any(set(name) & set("*?[") for name in self.logs)
+
     def predicate(self) -> Predicate:
         """What the options leave of each log."""
         return Predicate(self.first, self.next, self.since_ns, self.until_ns, self.subjects)
@@ -86,22 +102,30 @@ class Asked:
         for pattern in self.logs:
             if not set(pattern) & set("*?[") and pattern not in names:
                 known = ", ".join(names[:20]) or "none"
-                raise BadInput(f"headrace source: no log {pattern!r} in {self.path}; there are: {known}")
-        return [name for name in names if any(fnmatch.fnmatchcase(name, each) for each in self.logs)]
+                raise BadInput(f"headrace source: no log {pattern!r} in {self.place}; there are: {known}")
+        return [name for name in names if self.wants(name)]
+
+    def wants(self, name: str) -> bool:
+        """Is this log asked for?"""
+        return not self.logs or any(fnmatch.fnmatchcase(name, each) for each in self.logs)
+
+
+def known_options(options: Mapping[str, str], known: Mapping[str, str], whose: str) -> dict[str, str]:
+    """Under their right names; BadInput for one that is unknown, with the nearest that is not."""
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        right = known.get(name.lower())
+        if right is None:
+            near = difflib.get_close_matches(name.lower(), known, 1)
+            hint = f"; did you mean {known[near[0]]!r}?" if near else f"; known: {', '.join(known.values())}"
+            raise BadInput(f"headrace {whose}: no option {name!r}{hint}")
+        given[right] = value
+    return given
 
 
 def read_options(options: Mapping[str, str]) -> Asked:
     """BadInput names the option that is unknown, twice there, or wrong."""
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        known = _KNOWN.get(name.lower())
-        if known is None:
-            near = difflib.get_close_matches(name.lower(), _KNOWN, 1)
-            hint = (
-                f"; did you mean {_KNOWN[near[0]]!r}?" if near else f"; known: {', '.join(_KNOWN.values())}"
-            )
-            raise BadInput(f"headrace source: no option {name!r}{hint}")
-        given[known] = value
+    given = known_options(options, _KNOWN, "source")
     reading = _Reading(given)
     first, next_ = reading.number("startingSequence"), reading.end("endingSequence", "asOfSequence")
     since, until = reading.moment("startingTime"), reading.end_time("endingTime", "asOfTime")
@@ -113,6 +137,8 @@ def read_options(options: Mapping[str, str]) -> Asked:
     return Asked(
         path=given.get("path", ""),
         key=given.get("key"),
+        access=access_of(given),
+        durable=given.get("durable"),
         logs=reading.logs(),
         subjects=reading.listed("subjects"),
         start=start,

@@ -12,9 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from headrace.client import ServerVolume
 from headrace.errors import NotFound
 from headrace.layouts.base import Log, Predicate, ScanTask
 from headrace.layouts.detect import open_volume
+from headrace.spark.hybrid import HybridLog
 from headrace.spark.options import Asked
 
 
@@ -46,13 +48,36 @@ def directories(path: str) -> list[str]:
 
 def places(asked: Asked, stack: ExitStack) -> list[Place]:
     """Every log that is asked for, opened for reading until the stack closes."""
+    filed = _filed(asked, stack) if asked.path else []
+    return filed if asked.access is None else _served(asked, filed, stack)
+
+
+def _filed(asked: Asked, stack: ExitStack) -> list[Place]:
     paths = directories(asked.path)
     found: list[Place] = []
     for path in paths:
         volume = stack.enter_context(open_volume(path, key=asked.key))
-        for name in asked.chosen(volume.logs()):
+        names = volume.logs()
+        # With a server beside the files a stream may be in one of the two only.
+        chosen = (
+            asked.chosen(names) if asked.access is None else [each for each in names if asked.wants(each)]
+        )
+        for name in chosen:
             key = name if len(paths) == 1 else f"{path}:{name}"
             found.append(Place(key, volume.open(name)))
+    return found
+
+
+def _served(asked: Asked, filed: list[Place], stack: ExitStack) -> list[Place]:
+    """The streams of a server; where there are files of one too, both as one log."""
+    assert asked.access is not None
+    volume = stack.enter_context(ServerVolume(asked.access))
+    names = list(asked.logs) if asked.plain_logs else asked.chosen(volume.logs())
+    cold = {place.key: place.log for place in filed}
+    found: list[Place] = []
+    for name in names:
+        live = volume.open(name)
+        found.append(Place(name, HybridLog(cold[name], live) if name in cold else live))
     return found
 
 
@@ -67,7 +92,11 @@ def packed(tasks: Iterable[ScanTask], target_bytes: int, at_least: int) -> list[
         if not groups or room < task.size_bytes:
             groups.append([])
             room = limit
-        groups[-1].append(task)
+        whole = groups[-1][-1].joined(task) if groups[-1] else None
+        if whole is not None:
+            groups[-1][-1] = whole
+        else:
+            groups[-1].append(task)
         room -= task.size_bytes
     return groups
 

@@ -1,8 +1,9 @@
-"""The data source `headrace`: a store directory as a DataFrame.
+"""The data source `headrace`: directories and servers as DataFrames, and DataFrames into them.
 
     spark.read.format("headrace").option("stream", "ORDERS").load("/data/store")
+    df.write.format("headrace").mode("append").option("url", "nats://host:4222").save()
 
-The driver opens the directory once, read-only, and plans partitions of whole blocks; a worker reads its blocks
+The driver opens a directory once, read-only, and plans partitions of whole blocks; a worker reads its blocks
 and nothing else. Columns that are not in the user's schema are neither decoded nor shipped.
 """
 
@@ -10,13 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from headrace.arrow import COLUMNS
 from headrace.errors import BadInput
 from headrace.spark.batch import BlockReader
-from headrace.spark.options import LATEST, read_options
+from headrace.spark.options import LATEST, Asked, read_options
 
 SCHEMA = (
     "seq bigint, time timestamp, time_ns bigint, log string, subject string, key binary, "
@@ -29,9 +36,17 @@ class HeadraceSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self.asked = read_options(options)
-        if not self.asked.path:
-            raise BadInput("headrace source: give a directory, load('/path/to/store')")
+        self._given = options
+        self._asked: Asked | None = None
+
+    @property
+    def asked(self) -> Asked:
+        """What a reader is asked for; a writer has options of its own."""
+        if self._asked is None:
+            self._asked = read_options(self._given)
+            if not self._asked.path and self._asked.access is None:
+                raise BadInput("headrace source: give a directory, load('/path/to/store'), or url=nats://…")
+        return self._asked
 
     @classmethod
     def name(cls) -> str:
@@ -65,6 +80,20 @@ class HeadraceSource(DataSource):
         except ImportError:
             raise BadInput("headrace source: streaming needs PySpark 4.2 or newer") from None
         return FileStream(self.asked, _known(schema.fieldNames()))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Rows into a server's stream, or into a directory."""
+        from headrace.spark.write import batch_writer
+
+        return batch_writer(self._given, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """The same, batch by batch of a query, each once."""
+        try:
+            from headrace.spark.write_stream import stream_writer
+        except ImportError:
+            raise BadInput("headrace sink: streaming needs PySpark 4.1 or newer") from None
+        return stream_writer(self._given, schema, overwrite)
 
 
 def _known(columns: Sequence[str]) -> list[str]:

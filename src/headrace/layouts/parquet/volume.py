@@ -18,7 +18,7 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
 from headrace._core import Batch
-from headrace.arrow import COLUMNS, RAW_HEADERS, from_record_batch, schema
+from headrace.arrow import COLUMNS, RAW_HEADERS, from_archive, schema
 from headrace.errors import Damaged, NotFound, ReadOnly
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket, Volume
 from headrace.layouts.parquet.manifest import ArchivedFile, ArchivedLog, Manifest, read_manifest
@@ -72,7 +72,7 @@ class FileTask(ScanTask):
 
 def _messages(rows: Iterable[pa.RecordBatch], codec: str, predicate: Predicate | None) -> Iterator[Batch]:
     for batch in rows:
-        made = from_record_batch(batch, codec)
+        made = from_archive(batch, codec)
         if predicate is not None and predicate.subjects:
             made = made.filter(None, None, None, None, list(predicate.subjects))
         if len(made):

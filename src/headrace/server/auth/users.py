@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.nkeys import signature_fits
 from headrace.server.auth import secrets
-from headrace.server.auth.nkeys import signature_fits
 from headrace.server.auth.permissions import Permissions
 from headrace.server.config.options import (
     DEFAULT_ACCOUNT,

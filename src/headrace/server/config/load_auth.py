@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.server.auth.nkeys import is_user_nkey
+from headrace.nkeys import is_user_nkey
 from headrace.server.auth.permissions import Permissions, is_subject
 from headrace.server.config.fields import SECOND_NS, Section
 from headrace.server.config.options import (

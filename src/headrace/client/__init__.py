@@ -1,0 +1,19 @@
+"""A small NATS client over the core's wire kernels, for Spark, pipelines and tools. Users keep their own clients."""
+
+from headrace.client.access import Access, read_access
+from headrace.client.connection import Connection, Message
+from headrace.client.publisher import Published, Publisher
+from headrace.client.remote import ServerLog, ServerTask, ServerVolume, shared_connection
+
+__all__ = [
+    "Access",
+    "Connection",
+    "Message",
+    "Published",
+    "Publisher",
+    "ServerLog",
+    "ServerTask",
+    "ServerVolume",
+    "read_access",
+    "shared_connection",
+]

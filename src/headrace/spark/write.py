@@ -1,0 +1,59 @@
+"""Writing a DataFrame once: `df.write.format("headrace").mode("append").option(…).save()`.
+
+Tasks may run twice (retries, speculation): ids are the same both times. `abort` takes nothing back: what was
+acknowledged stays, and a run with the same `application` finds it there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headrace.errors import BadInput
+from headrace.spark.filing import FileWriter
+from headrace.spark.publishing import Task, Written, publish_rows
+from headrace.spark.sink_options import Target, read_sink_options
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
+    """To a server or to files, by the options."""
+    target = read_sink_options(options, schema.fieldNames())
+    if overwrite:
+        raise BadInput('headrace sink: mode("overwrite") is not for logs; use mode("append")')
+    return FileWriter(target) if target.access is None else ServerWriter(target)
+
+
+class ServerWriter(DataSourceArrowWriter):
+    """Publishes in the tasks."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        # Made on the driver: all attempts of a task have the same name.
+        self._application = target.application or f"batch-{uuid.uuid4().hex[:16]}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a worker: one partition."""
+        context: Any = TaskContext.get()
+        return publish_rows(self._target, Task(self._application, context.partitionId(), 0), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything was acknowledged in the tasks."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was acknowledged stays: only that can never lose anything."""
+
+
+def totals(messages: list[WriterCommitMessage | None]) -> tuple[int, int, int]:
+    """(rows, stored, duplicates) of all tasks."""
+    done = [each for each in messages if isinstance(each, Written)]
+    return (
+        sum(each.rows for each in done),
+        sum(each.stored for each in done),
+        sum(each.duplicates for each in done),
+    )
