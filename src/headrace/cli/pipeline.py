@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,9 @@ from headrace.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from headrace.cli.screen import Screen
-    from headrace.ops.archive import ArchiveResult
+    from headrace.client import Access
+    from headrace.layouts.base import Volume
+    from headrace.ops.archive import ArchiveResult, Released
     from headrace.ops.engines import Engine
 
 EPILOG = "Exit codes: 0 fine and sound, 1 damage was found, 2 could not be done, 130 interrupted."
@@ -35,6 +38,10 @@ Master = Annotated[
         "--master", metavar="URL", help="Spark's master (local[*]); with spark-submit the one given there."
     ),
 ]
+Creds = Annotated[
+    str | None,
+    typer.Option("--creds", metavar="FILE", help="Credentials for a server: a .creds file of NATS."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; write nothing.")]
 Logs = Annotated[
     list[str] | None,
@@ -45,20 +52,23 @@ Logs = Annotated[
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="SRC", help="A store of any layout, or an archive; only read.", show_default=False
+        metavar="SRC",
+        help="A store of any layout, or a server: nats://host:4222. Only read.",
+        show_default=False,
     ),
 ]
 
 
 @contextmanager
-def engine_of(name: str, master: str | None) -> Generator[Engine]:
+def engine_of(name: str, master: str | None, server: Access | None = None) -> Generator[Engine]:
     """The engine that is asked for; a Spark session made for it is stopped."""
     if name == "local":
         from headrace.ops.engines import Threads
 
         if master is not None:
             raise BadInput("--master is Spark's; --engine local has none")
-        yield Threads()
+        # A process has one connection to a server, and one thread at a time may use it.
+        yield Threads(1 if server is not None else None)
     elif name == "spark":
         try:
             from headrace.spark.pipelines import engine
@@ -70,6 +80,34 @@ def engine_of(name: str, master: str | None) -> Generator[Engine]:
             yield made
     else:
         raise BadInput(f"--engine {name!r}; known are: spark, local")
+
+
+def server_of(text: str, creds: str | None) -> Access | None:
+    """The server that a source or target names; None for a directory."""
+    if not text.startswith(("nats://", "tls://")):
+        if creds is not None:
+            raise BadInput("--creds is for a server: nats://host:4222")
+        return None
+    from headrace.client import read_access
+
+    return read_access(text).with_secrets(creds=creds)
+
+
+def volume_of(server: Access) -> Volume:
+    """A server's streams."""
+    from headrace.client import ServerVolume
+
+    return ServerVolume(server)
+
+
+def releaser(server: Access) -> Released:
+    """Lets the stream go of what is committed."""
+    from headrace.client import release
+
+    def released(log: str, first: int, following: int) -> None:
+        release(server, log, following)
+
+    return released
 
 
 @app.command("archive", epilog=EPILOG)
@@ -96,6 +134,13 @@ def archive(
         str,
         typer.Option("--file-size", metavar="SIZE", help="About how much of the store goes into one file."),
     ] = "64MiB",
+    release: Annotated[
+        bool,
+        typer.Option(
+            "--release",
+            help="With a server as SRC: remove from the stream what is committed, as far as every consumer has acknowledged it.",
+        ),
+    ] = False,
     newest: Annotated[
         bool, typer.Option("--newest", help="Also the newest block of each log, which may still grow.")
     ] = False,
@@ -105,6 +150,7 @@ def archive(
     lost_ok: Annotated[
         bool, typer.Option("--lost-ok", help="Go on when retention took messages before they were archived.")
     ] = False,
+    creds: Creds = None,
     engine: EngineName = "spark",
     master: Master = None,
     dry_run: DryRun = False,
@@ -133,11 +179,26 @@ def archive(
         key=read_key(key, key_file),
     )
     options.check()
-    if dry_run:
-        result = run(source, target, options, dry_run=True)
-    else:
-        with engine_of(engine, master) as made, line("archive") as tell:
-            result = run(source, target, options, engine=made, progress=tell)
+    server = server_of(source, creds)
+    if release and server is None:
+        raise BadInput("--release is for a server as SRC: nats://host:4222")
+    if server is not None:
+        # Everything that a server shows is durable; it has no newest block.
+        options = replace(options, newest=True)
+    with (
+        engine_of("local" if dry_run else engine, None if dry_run else master, server) as made,
+        line("archive") as tell,
+    ):
+        result = run(
+            source if server is None else server.place,
+            target,
+            options,
+            engine=made,
+            volume=None if server is None else volume_of(server),
+            dry_run=dry_run,
+            progress=tell,
+            released=releaser(server) if release and server is not None else None,
+        )
     if as_json:
         print_json(result.to_dict())
     else:

@@ -25,9 +25,11 @@ from headrace.ops.archive_write import CODECS, Group, Written, make_groups, writ
 from headrace.ops.engines import Done, Engine, Tell, Threads
 from headrace.ops.names import chosen
 from headrace.ops.plain import plain
+from headrace.units import parse_time_ns
 
 TARGET_BYTES = 64 << 20
 COMMIT_EVERY_S = 5.0
+SERVER = "server"
 
 Released = Callable[[str, int, int], None]
 """Called with (log, first, next) when that range is committed: retention may let go of it."""
@@ -172,7 +174,7 @@ def archive(
             result.groups = [(group.log, group.first, group.next, group.size_bytes) for _, group in plan]
             result.blocks = len(plan)
         else:
-            ledger = open_ledger(target, opened.layout, asked)
+            ledger = open_ledger(target, _origin(opened), asked)
             try:
                 plan = _plan(opened, asked, division, ledger.place, ledger.log, result)
                 run_groups(plan, ledger, engine, result, progress, released)
@@ -184,6 +186,16 @@ def archive(
     finally:
         if own:
             opened.close()
+
+
+def _origin(volume: Volume) -> str:
+    """The layout that the messages have: a server's streams are JetStream's."""
+    return "jetstream" if volume.layout == SERVER else volume.layout
+
+
+def _incarnation(volume: Volume, log: Log) -> str:
+    """The same whether a stream is read from its files or from its server."""
+    return str(parse_time_ns(log.incarnation)) if volume.layout == SERVER else log.incarnation
 
 
 def open_ledger(target: str, layout: str, asked: ArchiveOptions) -> Ledger:
@@ -222,7 +234,7 @@ def _plan(
     plan: list[Planned] = []
     for name in chosen(volume, asked.logs):
         log = volume.open(name)
-        entry = known(name, log.incarnation)
+        entry = known(name, _incarnation(volume, log))
         row, groups = _plan_log(log, entry, asked, division, place)
         plan += [(entry, group) for group in groups]
         result.logs.append(row)
@@ -234,7 +246,7 @@ def _plan_log(
 ) -> tuple[LogArchived, list[Group]]:
     state = log.state()
     start = entry.next
-    row = LogArchived(log.name, log.incarnation, 0, 0)
+    row = LogArchived(log.name, entry.id, 0, 0)
     if start is None:
         start = state.first_seq
     elif start < state.first_seq <= state.last_seq + 1:

@@ -75,8 +75,11 @@ pub fn parse_ack(payload: &[u8]) -> Option<Answer> {
     if !payload.starts_with(b"{\"stream\":\"") || memmem::find(payload, b"\"error\"").is_some() {
         return None;
     }
-    if memmem::find(payload, b"\"duplicate\":true").is_some() {
-        return Some(Answer::Duplicate);
+    // Servers write it with a blank, some without.
+    if let Some(at) = memmem::find(payload, b"\"duplicate\":") {
+        if payload[at + 12..].trim_ascii_start().starts_with(b"true") {
+            return Some(Answer::Duplicate);
+        }
     }
     let at = memmem::find(payload, b"\"seq\":")? + 6;
     let digits = payload[at..].iter().skip_while(|byte| **byte == b' ').take_while(|byte| byte.is_ascii_digit());
@@ -109,6 +112,7 @@ mod tests {
         assert_eq!(parse_ack(br#"{"stream":"S","seq":12}"#), Some(Answer::Stored(12)));
         assert_eq!(parse_ack(br#"{"stream":"S", "seq": 3,"domain":"d"}"#), Some(Answer::Stored(3)));
         assert_eq!(parse_ack(br#"{"stream":"S","seq":12,"duplicate":true}"#), Some(Answer::Duplicate));
+        assert_eq!(parse_ack(br#"{"stream":"S", "seq":12,"duplicate": true}"#), Some(Answer::Duplicate));
         assert_eq!(parse_ack(br#"{"error":{"code":503},"stream":"S","seq":0}"#), None);
         assert_eq!(parse_ack(br#"{"stream":"S","seq":}"#), None);
         assert_eq!(parse_ack(b""), None);
