@@ -128,3 +128,59 @@ def replay(
         (f"{known} ({result.seconds:.1f} s)", None),
     )
     return 0
+
+
+@app.command("convert", epilog=CODES)
+def convert(
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="The directory to read; not changed.", show_default=False)
+    ],
+    target: Annotated[str, typer.Argument(metavar="DST", help="As of headrace convert.", show_default=False)],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help="jetstream, nats_streaming, kafka, rocketmq or rabbitmq.", show_default=False
+        ),
+    ],
+    rules: Annotated[
+        list[str] | None, typer.Option("--map", metavar="FROM=TO", help="As of headrace convert.")
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option("--subject", metavar="TEXT", help="As of headrace convert.")
+    ] = None,
+    log: Annotated[str | None, typer.Option("--log", "-s", metavar="NAME", help="Only this one.")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="As of headrace convert.")] = False,
+    engine: EngineName = "spark",
+    master: Master = None,
+    dry_run: DryRun = False,
+    key: Key = None,
+    key_file: KeyFile = None,
+    as_json: Json = False,
+) -> int:
+    """Convert a directory, on a worker: headrace convert with its most used options, its answer and its exit codes.
+
+    A product's directory has one writer, so that one conversion is one task.
+    """
+    from headrace.cli.convert import show_converted, show_plan
+    from headrace.cli.screen import Screen, print_json
+    from headrace.ops.parallel import convert as run
+
+    with engine_of("local" if dry_run else engine, None if dry_run else master) as made:
+        report = run(
+            source,
+            target,
+            to,
+            engine=made,
+            rules=tuple(rules or ()),
+            subject=subject,
+            log=log,
+            restart=restart,
+            dry_run=dry_run,
+            key=read_key(key, key_file),
+        )
+    if as_json:
+        print_json(report.to_dict())
+        return 1 if report.damage else 0
+    screen = Screen()
+    show_plan(screen, report)
+    return show_converted(screen, report)

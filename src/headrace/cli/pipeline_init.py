@@ -115,3 +115,10 @@ def init(
         f"{place}: a pipeline from {source} ({stream}) to {sink}. Run it with: cd {place} && spark-pipelines run"
     )
     return 0
+
+
+@app.command("script", epilog=EPILOG)
+def script() -> int:
+    """Print the file to give to spark-submit: it takes the same words as headrace pipeline."""
+    print(Path(__file__).with_name("submit.py"))
+    return 0

@@ -1,14 +1,22 @@
-"""`verify` by an engine: one item per block (JetStream) or per log (the other layouts), one report as from `ops.verify`."""
+"""`verify` and `convert` by an engine.
+
+verify    one item per block (JetStream) or per log (Kafka, NATS Streaming); the report is that of `ops.verify`
+convert   one item: a directory of a product has one writer, and both sides are compared at the end as a whole
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from headrace.errors import NotFound
+from headrace.errors import HeadraceError, NotFound
 from headrace.layouts.detect import open_volume, room
 from headrace.layouts.jetstream.inspector import BlockFacts
 from headrace.layouts.room import VolumeView
+from headrace.ops.conversion import ConvertReport
+from headrace.ops.conversion import convert as convert_here
 from headrace.ops.engines import Done, Engine, Tell, Threads
 from headrace.ops.plan import check_path, make_plan, room_at, run_task
 from headrace.ops.verify import VerifyReport, report_on
@@ -95,3 +103,27 @@ def _verify_logs(
         ):
             mine += [each for each in theirs if each not in mine]  # type: ignore[operator]
     return VolumeReport(merged, complete=True, seconds=time.monotonic() - started)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The words of `ops.conversion.convert`."""
+
+    source: str
+    target: str
+    to: str
+    options: Mapping[str, Any]
+
+
+def convert_one(asked: Conversion) -> ConvertReport:
+    """In a worker, all of it."""
+    return convert_here(asked.source, asked.target, asked.to, **asked.options)
+
+
+def convert(
+    source: str, target: str, to: str, *, engine: Engine | None = None, **options: Any
+) -> ConvertReport:
+    """One broker's directory into another's, where the engine has room for it."""
+    for _, report in (engine or Threads(1)).run(convert_one, [Conversion(source, target, to, options)]):
+        return report
+    raise HeadraceError("the engine gave no answer")

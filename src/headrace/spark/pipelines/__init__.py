@@ -12,20 +12,38 @@ command `headrace pipeline` and spark-submit call the same.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from headrace.client import StreamTarget
 from headrace.ops import archive as archiving
 from headrace.ops import parallel
+from headrace.ops import replay as replaying
 from headrace.ops.archive import ArchiveOptions, ArchiveResult
+from headrace.ops.conversion import ConvertReport
+from headrace.ops.replay import DirectoryTarget, ReplayResult, ReplayTask, Target
 from headrace.ops.verify import VerifyReport
 from headrace.ops.volumes import VolumeReport
 from headrace.spark.pipelines.engine import SparkEngine, new_session
 
-__all__ = ["ArchiveOptions", "ArchiveResult", "SparkEngine", "archive", "engine", "new_session", "verify"]
+__all__ = [
+    "ArchiveOptions",
+    "ArchiveResult",
+    "DirectoryTarget",
+    "ReplayResult",
+    "ReplayTask",
+    "SparkEngine",
+    "StreamTarget",
+    "archive",
+    "convert",
+    "engine",
+    "new_session",
+    "replay",
+    "verify",
+]
 
 
 @contextmanager
@@ -63,3 +81,32 @@ def verify(
     """Check every byte of a store."""
     with engine(session, master) as made:
         return parallel.verify(path, stream=stream, key=key, engine=made)
+
+
+def replay(
+    source: str,
+    target: Target,
+    *,
+    logs: Sequence[str] = (),
+    session: SparkSession | None = None,
+    master: str | None = None,
+    **options: Any,
+) -> ReplayResult:
+    """The messages of an archive again: into `StreamTarget(access)` or `DirectoryTarget(path, layout)`. `options` are the other
+    fields of `ReplayTask`."""
+    with engine(session, master) as made:
+        return replaying.replay(ReplayTask(source, tuple(logs), target, **options), repr(target), engine=made)
+
+
+def convert(
+    source: str,
+    target: str,
+    to: str,
+    *,
+    session: SparkSession | None = None,
+    master: str | None = None,
+    **options: Any,
+) -> ConvertReport:
+    """One broker's directory into another's; `options` are those of `headrace.ops.conversion.convert`."""
+    with engine(session, master) as made:
+        return parallel.convert(source, target, to, engine=made, **options)
