@@ -129,7 +129,8 @@ def _again(
         made: list[tuple[str, bytes, bytes, bytes]] = []
         for letter in letters[start : start + GROUP]:
             want = Predicate(first=letter.seq, next=letter.seq + 1)
-            original = next((record for batch in log.batches(want) for record in batch), None)
+            found = (batch for task in log.scan_tasks(want) for batch in task.batches(want))
+            original = next((record for batch in found for record in batch), None)
             if original is None:
                 result.gone.append(letter)
                 continue

@@ -53,7 +53,11 @@ def events_log(volume: Volume, name: str | None) -> Log:
 def read_events(log: Log, subjects: Iterable[str]) -> pa.Table:
     """Columns time_ns, kind (the word in the subject), and FIELDS. What is not JSON of that form is left out."""
     tables: list[Any] = []
-    for rows in log.scan(["time_ns", "subject", "data"], Predicate(subjects=tuple(subjects))):
+    want = Predicate(subjects=tuple(subjects))
+    parts = (
+        part for task in log.scan_tasks(want) for part in task.scan(["time_ns", "subject", "data"], want)
+    )
+    for rows in parts:
         batch: Any = rows
         data = batch.column("data")
         if not batch.num_rows:
