@@ -112,9 +112,9 @@ $(STAMPS)/dev: scripts/requirements/dev.txt $(STAMPS)/venv
 	@$(PIP) -r $<
 	@touch $@
 
-$(STAMPS)/spark: scripts/requirements/spark.txt $(STAMPS)/dev
+$(STAMPS)/spark: scripts/requirements/spark.txt scripts/requirements/lake.txt $(STAMPS)/dev
 	@echo "headrace: installing PySpark (half a gigabyte, some minutes the first time)"
-	@$(PIP) -r $<
+	@$(PIP) -r $< -r scripts/requirements/lake.txt
 	@touch $@
 
 $(STAMPS)/ext: $(CORE_FILES) pyproject.toml $(STAMPS)/dev | need-build

@@ -2,11 +2,15 @@
 
 seq bigint · time timestamp[us, UTC] · time_ns bigint · log string · subject string · key binary ·
 headers map<string, list<string>> · data binary
+
+`headers_raw binary`, only when asked for by name: the headers as stored, in the codec of the batch.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +30,8 @@ _FIELDS: dict[str, pa.DataType] = {
     "data": pa.binary(),
 }
 COLUMNS = tuple(_FIELDS)
+RAW_HEADERS = "headers_raw"
+_FIELDS[RAW_HEADERS] = pa.binary()
 
 
 def schema(columns: Sequence[str] | None = None) -> pa.Schema:
@@ -51,8 +57,18 @@ def _type(name: str) -> pa.DataType:
     return _FIELDS[name]
 
 
+@lru_cache(maxsize=16)
+def _names(log: str, count: int) -> Any:
+    """The name `count` times. Made from buffers: pyarrow's own ways from Python values load pandas first."""
+    name = log.encode()
+    offsets = array("i", range(0, (count + 1) * len(name), len(name)) if name else bytes(count + 1))
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(name * count)]
+    )
+
+
 def _log(log: str, count: int) -> Any:
-    return pa.repeat(log, count)
+    return _names(log, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 
 def _buffer(buffer: Buffer) -> pa.Buffer | None:
@@ -149,3 +165,21 @@ def _numbers(array: Any) -> Any:
     if whole.null_count:
         raise BadInput("a column of numbers with nulls")
     return whole.to_numpy(zero_copy_only=False).tobytes()
+
+
+def from_archive(rows: pa.RecordBatch, codec: str) -> Batch:
+    """The messages of columns seq, time_ns, subject, key, headers_raw and data, byte for byte as they were stored."""
+    table: Any = rows
+    if table.column(RAW_HEADERS).null_count == len(rows):
+        bare = table.select(["subject", "key", "data"])
+        return from_record_batch(bare, positions=table.column("seq"), times=table.column("time_ns"))
+    found = {name: table.column(name).to_pylist() for name in table.schema.names}
+    return Batch.build(
+        found["subject"],
+        found["data"],
+        found[RAW_HEADERS],
+        times=found["time_ns"],
+        positions=found["seq"],
+        keys=found["key"],
+        header_codec=codec,
+    )

@@ -13,6 +13,8 @@ from tests.tidy import tree
 DOORS = {
     "pyspark": ("headrace.spark", "pyspark_headrace"),
     "pandas": ("headrace.spark",),
+    "deltalake": ("headrace.ops.lake",),
+    "pyiceberg": ("headrace.ops.lake",),
     "typer": ("headrace.cli",),
     "click": ("headrace.cli",),
     "rich": ("headrace.cli",),
@@ -112,6 +114,7 @@ def test_no_module_is_dead() -> None:
         "headrace.__main__",
         "headrace.cli.__main__",  # python -m headrace.cli
         "headrace.cli.main",  # project.scripts
+        "headrace.cli.submit",  # spark-submit
         "headrace.testing.plugin",  # project.entry-points
         "pyspark_headrace",  # found by Spark
     }

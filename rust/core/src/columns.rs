@@ -61,6 +61,11 @@ pub fn keys(batch: &Batch) -> Buffers {
     binary(batch, "key", |entry| entry.key)
 }
 
+/// As they are stored, in the batch's own codec: what an archive needs to give them back byte for byte.
+pub fn raw_headers(batch: &Batch) -> Buffers {
+    binary(batch, "headers_raw", |entry| entry.headers)
+}
+
 pub fn data(batch: &Batch) -> Buffers {
     binary(batch, "data", |entry| entry.data)
 }

@@ -215,6 +215,7 @@ impl Batch {
                 "subject" => columns::subjects(batch).map_err(|e| bad_input(e.to_string())),
                 "key" => columns::keys(batch).map_err(|e| bad_input(e.to_string())),
                 "headers" => columns::headers(batch).map_err(|e| bad_input(e.to_string())),
+                "headers_raw" => columns::raw_headers(batch).map_err(|e| bad_input(e.to_string())),
                 "data" => columns::data(batch).map_err(|e| bad_input(e.to_string())),
                 other => Err(bad_input(format!("no column {other:?}"))),
             };

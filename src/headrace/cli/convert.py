@@ -88,14 +88,14 @@ def convert(
 
     Exit code 0: everything converted. 1: converted, and the source is damaged. 2: could not.
     """
-    from headrace.cli.screen import Screen, plural, print_json, progress
+    from headrace.cli.screen import Screen, print_json, progress
     from headrace.ops.conversion import convert as run
 
     screen = Screen()
 
     def show(plan: ConvertReport) -> None:
         if not as_json:
-            _show_plan(screen, plan)
+            show_plan(screen, plan)
 
     secret = read_key(key, key_file)
     with progress("converting") as tell:
@@ -114,11 +114,17 @@ def convert(
             progress=tell,
             approve=show,
         )
-    code = 1 if report.damage else 0
     if as_json:
         print_json(report.to_dict())
-        return code
-    if dry_run:
+        return 1 if report.damage else 0
+    return show_converted(screen, report)
+
+
+def show_converted(screen: Screen, report: ConvertReport) -> int:
+    """Print what was done; returns the exit code."""
+    from headrace.cli.screen import plural
+
+    if report.dry_run:
         screen.line("nothing was written (--dry-run)", "bold")
         return 0
     for each in report.logs:
@@ -135,10 +141,11 @@ def convert(
         (f"{plural(report.messages, 'message')}, both sides compared by count and hash", "bold green"),
         (f" ({report.seconds:.1f} s{again})", None),
     )
-    return code
+    return 1 if report.damage else 0
 
 
-def _show_plan(screen: Screen, plan: ConvertReport) -> None:
+def show_plan(screen: Screen, plan: ConvertReport) -> None:
+    """Print what becomes of which log, and what is lost."""
     from headrace.cli.screen import plural
 
     screen.parts(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import typer
 
 from headrace._core import __version__
-from headrace.cli import cat, convert, inspect, salvage, serve, store, verify
+from headrace.cli import cat, convert, inspect, pipeline, pipeline_init, salvage, serve, store, verify
 from headrace.cli.direct import direct
 from headrace.errors import HeadraceError
 
@@ -56,6 +56,7 @@ app.command("cat", epilog=EPILOG)(cat.cat)
 app.command("salvage", epilog=EPILOG)(salvage.salvage)
 app.command("convert", epilog=EPILOG)(convert.convert)
 app.add_typer(store.app, name="store", epilog=EPILOG)
+app.add_typer(pipeline_init.app, name="pipeline", epilog=pipeline.EPILOG)
 
 
 def main() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.options import Directory, Json, Key, KeyFile, Stream, read_key
 from headrace.units import format_size
+
+if TYPE_CHECKING:
+    from headrace.ops.verify import VerifyReport
 
 
 def verify(
@@ -24,7 +27,7 @@ def verify(
 
     Exit code 0: sound. 1: damage was found. 2: the store, or a part of it, could not be read.
     """
-    from headrace.cli.screen import Screen, plural, print_json, progress, warn
+    from headrace.cli.screen import progress
     from headrace.cli.volumes import show_verification
     from headrace.ops.plan import room_at
     from headrace.ops.verify import verify as run
@@ -38,6 +41,13 @@ def verify(
         return show_verification(found, as_json)
     with progress("checking") as tell:
         report = run(directory, stream=stream, key=secret, progress=tell, threads=threads)
+    return show_report(report, as_json)
+
+
+def show_report(report: VerifyReport, as_json: bool) -> int:
+    """Print what is not sound; returns the exit code."""
+    from headrace.cli.screen import Screen, plural, print_json, warn
+
     code = 2 if report.problems else 1 if report.damage else 0
     if report.problems:
         warn(f"not everything could be read: {report.problems[0]}")

@@ -5,15 +5,17 @@ JetStream is at home here (`JetStreamVolume`); every other layout is a `Room`, i
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from headrace._core import Disk
-from headrace.errors import BadInput, NotFound, UnknownFormat
+from headrace.errors import BadInput, NotFound, ReadOnly, UnknownFormat
 from headrace.layouts.base import Volume
 from headrace.layouts.jetstream.volume import JetStreamVolume, looks_like_jetstream
 from headrace.layouts.room import Room
 
 JETSTREAM = "jetstream"
+ARCHIVE = "parquet"
 # In the order in which they are asked: the surest marks first.
 ROOMS = ("rabbitmq", "nats_streaming", "rocketmq", "kafka")
 LAYOUTS = (JETSTREAM, *ROOMS)
@@ -25,6 +27,11 @@ PRODUCTS = {
     "rabbitmq": "RabbitMQ",
 }
 _ROOM_KEYWORDS = frozenset({"durability", "disk", "key", "clock"})
+
+
+def is_archive(path: str) -> bool:
+    """Whether a directory holds Parquet files that Headrace has archived. (The manifest's module would load too much.)"""
+    return Path(path, "_headrace", "manifest.json").is_file()
 
 
 def room(layout: str) -> Room:
@@ -82,6 +89,12 @@ def open_volume(
     """
     if create:
         chosen = layout or JETSTREAM
+    elif layout in (None, ARCHIVE) and options.get("disk") is None and is_archive(path):
+        from headrace.layouts.parquet.volume import ArchiveVolume
+
+        if mode != "r":
+            raise ReadOnly(f"{path}: an archive is only read; `headrace pipeline archive` adds to it")
+        return ArchiveVolume(path)
     else:
         chosen = detect(path, options.get("disk"))
         if layout not in (None, chosen):

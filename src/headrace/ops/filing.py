@@ -185,7 +185,7 @@ def _finish(filing: Filing, volume: Volume, begun: Begun) -> int:
             filed += len(left)
     volume.commit(tickets)
     for name in begun.ends:
-        _name_subjects(_log(volume, name))
+        name_subjects(_log(volume, name))
     return filed
 
 
@@ -216,7 +216,7 @@ def _end(log: Log) -> int:
     return log.state().last_seq + 1
 
 
-def _name_subjects(log: Log) -> None:
+def name_subjects(log: Log) -> None:
     """A stream takes the subjects that are in it, so that a server serves it as it is."""
     if isinstance(log, FileStreamStore):
         found = guessed_config(log).subjects

@@ -32,6 +32,7 @@ _KNOWN = {
         "ids",
         "window",
         "checkpointLocation",
+        "queryName",
     )
 }
 COLUMNS = ("subject", "data", "headers", "key", "msg_id", "log", "seq", "time", "time_ns")

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import KeyNeeded
 from headrace.layouts.base import Damage, Predicate, ScanTask
 from headrace.layouts.nats_streaming._kernels import Batch, Disk, stan_index, stan_mend, stan_read
+from headrace.layouts.nats_streaming.options import StreamingOptions
+from headrace.layouts.nats_streaming.seal import channel_key, key_text
+from headrace.layouts.nats_streaming.server_info import find_poly
 from headrace.layouts.nats_streaming.slices import findings_to_damage, memory_file
 
 if TYPE_CHECKING:
@@ -96,3 +100,27 @@ def plan_slices(channel: Channel, want: Predicate, key: bytes | None) -> list[Sc
                 )
             )
     return tasks
+
+
+def lone_slice(channel: str, data_path: str, index_path: str, key: str | None) -> SliceTask | None:
+    """A slice that its server has given up, by its two files (`.bak`); None when it holds nothing."""
+    disk, root = Disk.real(), str(Path(data_path).absolute().parent.parent)
+    poly, secret = find_poly(disk, root, StreamingOptions().file_crc_poly), key_text(key or "")
+    data, index = disk.open(data_path), disk.open(index_path)
+    count, first, last, _, _, problem, _ = stan_index(index, poly, True)
+    if problem is not None:
+        index = memory_file(stan_mend(data, index, channel, poly, True, None, None)[0])
+        count, first, last, *_ = stan_index(index, poly, True)
+    if not count:
+        return None
+    return SliceTask(
+        log=channel,
+        data_path=data_path,
+        index_path=index_path,
+        first=first[0],
+        next=last[0] + 1,
+        size_bytes=len(data),
+        poly=poly,
+        mended=problem is not None,
+        key=channel_key(secret, channel) if secret else None,
+    )

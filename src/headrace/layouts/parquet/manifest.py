@@ -1,0 +1,281 @@
+"""The manifest of an archive: the one file that says which Parquet files belong to it, and what they hold.
+
+    DEST/_headrace/manifest.json   the truth; replaced as a whole (temporary file, fsync, rename)
+    DEST/_headrace/staging/…       files that workers have finished and that no manifest names yet
+    DEST/_headrace/lock            held (flock) by the one run that writes
+    DEST/[date=…/]<log>-<first>-<next>.parquet
+
+A commit is one replacement of the manifest; only then do its files leave `staging` for their places. So whoever reads
+DEST as plain Parquet sees no file that is not committed, and a run that was killed in between is completed by the next
+one (`publishing` names the files whose move may be missing).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from headrace.errors import BadInput, Damaged, StoreLocked
+
+SIDE = "_headrace"
+MANIFEST = "manifest.json"
+STAGING = "staging"
+LOCK = "lock"
+VERSION = 1
+MANIFEST_BYTES_MAX = 1 << 30
+Range = tuple[int, int]
+
+
+class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One Parquet file: positions `[first, next)` of a log, as far as they fall into its partition."""
+
+    path: str
+    log: str
+    first: int
+    next: int
+    rows: int
+    bytes: int
+    sha256: str
+    codec: str
+    """Of the column headers_raw: nats, kafka, amqp, rocketmq, none."""
+    min_time_ns: int
+    max_time_ns: int
+    partition: dict[str, str | None] = {}
+
+
+class ArchivedLog(msgspec.Struct, kw_only=True):
+    """A log in the archive: which incarnation, which positions, what retention took before it was archived."""
+
+    id: str
+    ranges: list[Range] = []
+    rows: int = 0
+    lost: list[Range] = []
+
+    @property
+    def next(self) -> int | None:
+        """Where the next run goes on; None before the first."""
+        return self.ranges[-1][1] if self.ranges else None
+
+    def covers(self, first: int, following: int) -> bool:
+        """Whether all of it is there already."""
+        return any(a <= first and following <= b for a, b in self.ranges)
+
+    def overlaps(self, first: int, following: int) -> bool:
+        """Whether a part of it is there already."""
+        return any(a < following and first < b for a, b in self.ranges)
+
+    def add(self, first: int, following: int, rows: int) -> None:
+        """Another range; neighbours become one."""
+        if self.overlaps(first, following):
+            raise BadInput(f"positions {first} to {following - 1} are in the archive already")
+        merged: list[Range] = []
+        for a, b in sorted([*self.ranges, (first, following)]):
+            if merged and merged[-1][1] == a:
+                merged[-1] = (merged[-1][0], b)
+            else:
+                merged.append((a, b))
+        self.ranges, self.rows = merged, self.rows + rows
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """Everything that is committed."""
+
+    v: int = VERSION
+    version: int = 0
+    layout: str
+    by: list[str] = []
+    logs: dict[str, ArchivedLog] = {}
+    files: list[ArchivedFile] = []
+    publishing: list[str] = []
+
+    @property
+    def rows(self) -> int:
+        return sum(log.rows for log in self.logs.values())
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest | None:
+    """What is committed; None where nothing is. Damaged for what cannot be read."""
+    file = Path(path) / SIDE / MANIFEST
+    try:
+        size = file.stat().st_size
+        if size > MANIFEST_BYTES_MAX:
+            raise Damaged(str(file), 0, f"{size} bytes", f"at most {MANIFEST_BYTES_MAX}", "put back a copy")
+        found = msgspec.json.decode(file.read_bytes(), type=Manifest)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except msgspec.MsgspecError as problem:
+        raise Damaged(
+            str(file),
+            0,
+            str(problem),
+            "an archive's manifest",
+            "put back a copy; the Parquet files are unhurt",
+        ) from None
+    if found.v != VERSION:
+        raise Damaged(str(file), 0, f"version {found.v}", f"version {VERSION}", "use a newer Headrace")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a commit adds to a log: a range, and its files."""
+
+    log: str
+    entry: ArchivedLog
+    first: int
+    next: int
+    files: list[ArchivedFile]
+
+
+class ArchiveWriter:
+    """The one writer of an archive: the lock, the manifest, commits. Use as a context."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], layout: str, by: Iterable[str] = (), wait_s: float = 0
+    ) -> None:
+        self.path = Path(path)
+        self.side = self.path / SIDE
+        self.staging = self.side / STAGING
+        self.staging.mkdir(parents=True, exist_ok=True)
+        sync_directory(self.path.parent)
+        sync_directory(self.path)
+        self._lock = _take_lock(self.side / LOCK, wait_s)
+        try:
+            asked = list(by)
+            found = read_manifest(self.path)
+            self.manifest = found or Manifest(layout=layout, by=asked)
+            if found is not None and (found.layout, found.by) != (layout, asked):
+                raise BadInput(
+                    f"{self.path} is an archive of {found.layout} by {', '.join(found.by) or 'nothing'}; asked for "
+                    f"{layout} by {', '.join(asked) or 'nothing'}: archive into another directory, or as before"
+                )
+            self._publish()
+            _empty(self.staging)
+        except BaseException:
+            self.close()
+            raise
+
+    def log(self, name: str, incarnation: str) -> ArchivedLog:
+        """What is known of a log. BadInput when it was deleted and made again since."""
+        known = self.manifest.logs.get(name)
+        if known is not None and known.id != incarnation:
+            raise BadInput(
+                f"{self.path}: log {name} was deleted and made again (it was {known.id}, now it is {incarnation}); "
+                "archive it into another directory"
+            )
+        return known or ArchivedLog(id=incarnation)
+
+    def commit(self, parts: Iterable[Part]) -> None:
+        """The files of these ranges, which are in `staging`, become part of the archive, all at once."""
+        files: list[ArchivedFile] = []
+        for part in parts:
+            part.entry.add(part.first, part.next, sum(file.rows for file in part.files))
+            self.manifest.logs[part.log] = part.entry
+            files += part.files
+        self.manifest.files += files
+        self.manifest.version += 1
+        self.manifest.publishing = [file.path for file in files]
+        replace_file(self.side / MANIFEST, msgspec.json.encode(self.manifest))
+        self._publish()
+
+    def _publish(self) -> None:
+        """Move what the manifest names from `staging` to its place. May be repeated."""
+        touched: set[Path] = set()
+        for name in self.manifest.publishing:
+            source, target = self.staging / name, self.path / name
+            if source.exists():
+                touched |= _made(target.parent, self.path)
+                source.replace(target)
+                touched.add(target.parent)
+            elif not target.exists():
+                raise Damaged(
+                    str(target),
+                    0,
+                    "no file",
+                    "a file that the manifest names",
+                    "archive into another directory",
+                )
+        for directory in touched:
+            sync_directory(directory)
+        self.manifest.publishing = []
+
+    def close(self) -> None:
+        """Give up the lock."""
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """The file has the old content or the new one, also after a power cut."""
+    temporary = path.with_name(f"{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Names in it are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _made(directory: Path, root: Path) -> set[Path]:
+    """Make a directory below the root; returns the directories that got a new name in them."""
+    parents, at = set[Path](), directory
+    while at != root and not at.exists():
+        parents.add(at.parent)
+        at = at.parent
+    directory.mkdir(parents=True, exist_ok=True)
+    return parents
+
+
+def _empty(directory: Path) -> None:
+    """What a killed run left: nobody knows it, and it will be made again."""
+    for each in sorted(directory.rglob("*"), reverse=True):
+        with suppress(FileNotFoundError):
+            each.rmdir() if each.is_dir() else each.unlink()
+
+
+def _take_lock(path: Path, wait_s: float) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < until:
+                time.sleep(0.05)
+                continue
+            holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "another process"
+            os.close(descriptor)
+            raise StoreLocked(
+                f"{path}: process {holder} is writing this archive; try again when it is done"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, b"%d\n" % os.getpid())
+        return descriptor

@@ -1,0 +1,64 @@
+"""One slice of a NATS Streaming channel into an archive: what the server's archive script does with what it is given.
+
+    script  <channel>  msgs.N.dat.bak  msgs.N.idx.bak
+
+Scripts run beside each other and in no order: each waits for the archive's lock, and its range need not follow the last.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from headrace.errors import BadInput, NotFound
+from headrace.layouts.nats_streaming.scan_task import lone_slice
+from headrace.ops.archive import ArchiveOptions, ArchiveResult, LogArchived, ParquetLedger, run_groups
+from headrace.ops.archive_write import make_groups
+from headrace.ops.engines import Threads
+
+WAIT_S = 600.0
+LAYOUT = "nats_streaming"
+
+
+def archive_slice(
+    target: str,
+    channel: str,
+    data: str,
+    index: str,
+    options: ArchiveOptions | None = None,
+    *,
+    keep: bool = False,
+) -> ArchiveResult:
+    """Archive the slice, then remove its files. One that is in the archive already is only removed."""
+    asked, started = options or ArchiveOptions(), time.monotonic()
+    division = asked.check()
+    if not channel:
+        raise BadInput("the channel's name is empty")
+    for path in (data, index):
+        if not Path(path).is_file():
+            raise NotFound(f"{path}: no such file")
+    task = lone_slice(channel, data, index, asked.key)
+    engine = Threads(1)
+    row = LogArchived(channel, "", task.first if task else 0, task.next if task else 0)
+    result = ArchiveResult(data, target, "parquet", engine.name, [row])
+    ledger = ParquetLedger(target, LAYOUT, asked.by, WAIT_S)
+    try:
+        entry = ledger.log(channel, "")
+        if task is not None and not entry.covers(task.first, task.next):
+            if entry.overlaps(task.first, task.next):
+                raise BadInput(
+                    f"{data}: a part of {task.first} to {task.next - 1} is in {target} already, and a part is not; "
+                    "archive it into another directory"
+                )
+            groups = make_groups(
+                channel, [task], task.first, asked.target_bytes, ledger.place, division, asked.compression
+            )
+            run_groups([(entry, group) for group in groups], ledger, engine, result)
+        result.rows_all = ledger.rows
+    finally:
+        ledger.close()
+    if not keep:
+        for path in (data, index):
+            Path(path).unlink(missing_ok=True)
+    result.seconds = round(time.monotonic() - started, 3)
+    return result

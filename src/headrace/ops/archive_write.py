@@ -1,0 +1,251 @@
+"""The work on one group of blocks: read, check, write Parquet. Runs anywhere: in a thread, in a Spark worker.
+
+    Piece    a ScanTask, cut to positions [first, next)
+    Group    neighbouring pieces of one log that become one file in each directory
+    write_group(group) → Written: the files, finished, synced, under `staging`
+
+The same group always gives the same files, byte for byte, under the same names: a retry replaces what was there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as compute
+import pyarrow.parquet as parquet
+
+from headrace.arrow import COLUMNS, RAW_HEADERS, schema, to_record_batch
+from headrace.errors import BadInput, DiskFault
+from headrace.layouts.base import Predicate, ScanTask
+from headrace.layouts.parquet.manifest import ArchivedFile
+from headrace.ops.archive_by import DIRECTORIES_MAX, Division, Values
+
+ROW_GROUP_BYTES = 16 << 20  # stays in the processor's cache while it is encoded
+ROW_GROUP_ROWS = 1 << 17
+READ_AT_ONCE = 4 << 20
+NAME_BYTES_MAX = 120
+CODECS = ("zstd", "snappy", "none")
+WRITTEN_COLUMNS = (*COLUMNS[:-1], RAW_HEADERS, COLUMNS[-1])
+
+pc: Any = compute
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a log, cut to `[first, next)`."""
+
+    task: ScanTask
+    first: int
+    next: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one worker turns into files. `[first, next)` also covers positions that nothing is at."""
+
+    log: str
+    first: int
+    next: int
+    pieces: tuple[Piece, ...]
+    place: str
+    """The directory that takes the finished files."""
+    division: Division
+    compression: str = "zstd"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.size_bytes for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a group."""
+
+    log: str
+    first: int
+    next: int
+    rows: int
+    size_bytes: int
+    files: list[ArchivedFile]
+
+
+def file_name(log: str, first: int, following: int) -> str:
+    """Unique for a log and range. Neither `_` nor `.` begins it: Spark would not see the file."""
+    text = _PLAIN.sub(lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), log)
+    if text[:1] in ("_", "."):
+        text = f"~{ord(text[0]):02X}{text[1:]}"
+    if len(text) > NAME_BYTES_MAX:
+        text = f"{text[: NAME_BYTES_MAX - 17]}~{hashlib.sha256(log.encode()).hexdigest()[:16]}"
+    return f"{text}-{first:020d}-{following:020d}.parquet"
+
+
+def write_group(group: Group) -> Written:
+    """Read the pieces, write a file for each directory, and say what they are."""
+    writers: dict[Values, _Writer] = {}
+    try:
+        for codec, batch in _batches(group):
+            for values, part in group.division.split(batch):
+                writer = writers.get(values)
+                if writer is None:
+                    if len(writers) == DIRECTORIES_MAX:
+                        raise BadInput(
+                            f"log {group.log}, {group.first} to {group.next - 1}: more than {DIRECTORIES_MAX} directories; "
+                            "divide by something coarser"
+                        )
+                    writer = writers[values] = _Writer(group, values, codec)
+                writer.add(part)
+        files = [writers[values].finish() for values in sorted(writers, key=_in_order)]
+    except OSError as problem:
+        raise DiskFault(f"{problem.filename or group.place}: {problem.strerror or problem}") from problem
+    finally:
+        for writer in writers.values():
+            writer.abandon()
+    rows = sum(file.rows for file in files)
+    return Written(group.log, group.first, group.next, rows, group.size_bytes, files)
+
+
+def _in_order(values: Values) -> tuple[tuple[bool, str], ...]:
+    return tuple((value is not None, value or "") for value in values)
+
+
+def _batches(group: Group) -> Iterator[tuple[str, pa.RecordBatch]]:
+    for piece in group.pieces:
+        for batch in piece.task.batches(Predicate(first=piece.first, next=piece.next)):
+            if len(batch):
+                yield batch.header_codec, to_record_batch(batch, group.log, WRITTEN_COLUMNS)
+
+
+class _Writer:
+    """One Parquet file. Rows are gathered into row groups of a fixed size, so that equal rows give equal files."""
+
+    def __init__(self, group: Group, values: Values, codec: str) -> None:
+        self._group, self._values, self._codec = group, values, codec
+        directory = group.division.directory(values)
+        name = file_name(group.log, group.first, group.next)
+        self._path = f"{directory}/{name}" if directory else name
+        self._final = Path(group.place) / self._path
+        self._final.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary = self._final.with_name(f".{name}.{uuid.uuid4().hex}")
+        about = {
+            "headrace.log": group.log,
+            "headrace.range": f"{group.first} {group.next}",
+            "headrace.headers": codec,
+        }
+        self._file: parquet.ParquetWriter | None = parquet.ParquetWriter(
+            str(self._temporary),
+            schema(WRITTEN_COLUMNS),
+            compression=None if group.compression == "none" else group.compression,  # type: ignore[arg-type]
+            use_dictionary=["subject", "log"],  # type: ignore[arg-type]
+            write_statistics=["seq", "time", "time_ns", "subject", "log"],  # type: ignore[arg-type]
+            column_encoding=dict.fromkeys(("seq", "time", "time_ns"), "DELTA_BINARY_PACKED"),
+            store_schema=False,
+            write_page_index=True,
+        )
+        self._file.add_key_value_metadata(about)
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = self._held_bytes = 0
+        self._rows, self._low, self._high = 0, 1 << 63, -(1 << 63)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self._held_bytes += batch.nbytes
+        if self._held_rows >= ROW_GROUP_ROWS or self._held_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._held or self._file is None:
+            return
+        table = pa.Table.from_batches(self._held)
+        ends = pc.min_max(table.column("time_ns")).as_py()
+        self._low, self._high = min(self._low, ends["min"]), max(self._high, ends["max"])
+        self._file.write_table(table, row_group_size=self._held_rows)
+        self._rows += self._held_rows
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+
+    def finish(self) -> ArchivedFile:
+        """On disk, hashed, under its name."""
+        self._flush()
+        assert self._file is not None
+        self._file.close()
+        self._file = None
+        digest, size = hashlib.sha256(), 0
+        with self._temporary.open("rb") as file:
+            os.fsync(file.fileno())
+            while part := file.read(READ_AT_ONCE):
+                digest.update(part)
+                size += len(part)
+        self._temporary.replace(self._final)
+        group = self._group
+        return ArchivedFile(
+            path=self._path,
+            log=group.log,
+            first=group.first,
+            next=group.next,
+            rows=self._rows,
+            bytes=size,
+            sha256=digest.hexdigest(),
+            codec=self._codec,
+            min_time_ns=self._low,
+            max_time_ns=self._high,
+            partition=group.division.named(self._values),
+        )
+
+    def abandon(self) -> None:
+        """After an error: no half file stays."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._temporary.unlink(missing_ok=True)
+
+
+def make_groups(
+    log: str,
+    tasks: Sequence[ScanTask],
+    start: int,
+    target_bytes: int,
+    place: str,
+    division: Division,
+    compression: str,
+    end: int | None = None,
+) -> list[Group]:
+    """Tasks in order, from `start` on: big ones cut, small neighbours together, no position twice or left out."""
+    pieces: list[Piece] = []
+    at = start
+    for task in sorted(tasks, key=lambda each: (each.first, each.next)):
+        first, following = max(task.first, at), task.next if end is None else min(task.next, end)
+        if first >= following:
+            continue
+        pieces += _cut(task, first, following, target_bytes)
+        at = following
+    groups: list[Group] = []
+    held: list[Piece] = []
+    room = target_bytes
+    begin = start
+    for piece in pieces:
+        if held and piece.size_bytes > room:
+            groups.append(Group(log, begin, held[-1].next, tuple(held), place, division, compression))
+            begin, held, room = held[-1].next, [], target_bytes
+        held.append(piece)
+        room -= piece.size_bytes
+    if held:
+        groups.append(Group(log, begin, held[-1].next, tuple(held), place, division, compression))
+    return groups
+
+
+def _cut(task: ScanTask, first: int, following: int, target_bytes: int) -> list[Piece]:
+    size = task.size_bytes * (following - first) // max(task.next - task.first, 1)
+    parts = max(1, min(-(-size // (2 * target_bytes)), following - first))
+    ends = [first + (following - first) * number // parts for number in range(parts + 1)]
+    return [Piece(task, a, b, size // parts) for a, b in pairwise(ends)]

@@ -1,0 +1,133 @@
+"""Replays: every message once, in order, into directories and streams; and the way back from a server into an archive."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.client import Connection, Publisher, ServerVolume, StreamTarget, read_access, release
+from headrace.errors import BadInput
+from headrace.ops.archive import ArchiveOptions, archive
+from headrace.ops.engines import Threads
+from headrace.ops.replay import DirectoryTarget, ReplayTask, replay
+from headrace.testing.server import TestServer
+from tests.ops.helpers import small_store
+from tests.support import vectors
+
+ALL = ArchiveOptions(newest=True)
+
+
+def messages(path: Path | str, log: str = "ORDERS") -> list[tuple[Any, ...]]:
+    with headrace.open(str(path)) as volume:
+        return [(each.seq, each.time_ns, each.subject, each.headers, each.data) for each in volume.open(log)]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    archive(str(small_store(tmp_path / "store")), str(tmp_path / "lake"), ALL)
+    return tmp_path / "lake"
+
+
+def test_into_a_directory(tmp_path: Path, lake: Path) -> None:
+    target, place = DirectoryTarget(str(tmp_path / "copy"), "jetstream"), str(tmp_path / "copy")
+    part = replay(ReplayTask(str(lake), (), target, next=120), place)
+    assert part.stored == 116
+    rest = replay(ReplayTask(str(lake), (), target), place)
+    assert rest.stored == 297 - 116 and rest.logs[0].began_at == 120
+    assert replay(ReplayTask(str(lake), (), target), place).stored == 0
+    assert messages(place) == messages(tmp_path / "store")
+    assert headrace.verify(place).sound
+
+
+def test_between_products(tmp_path: Path) -> None:
+    source = vectors.ROOT / "kafka/4.3.1/store"
+    archive(str(source), str(tmp_path / "lake"), ALL)
+    with headrace.open(str(source)) as volume:
+        log = max(volume.logs(), key=lambda name: volume.open(name).state().messages)
+        wanted = [(each.seq + 1, each.data or b"") for each in volume.open(log)]
+    target = DirectoryTarget(str(tmp_path / "js"), "jetstream")
+    result = replay(ReplayTask(str(tmp_path / "lake"), (log,), target), "js")
+    assert result.stored == len(wanted) > 3
+    with headrace.open(str(tmp_path / "js")) as volume:
+        assert [(each.seq, each.data) for each in volume.open(log)] == wanted
+    assert replay(ReplayTask(str(tmp_path / "lake"), (log,), target), "js").stored == 0
+
+
+def test_into_a_stream_twice_is_once(tmp_path: Path, lake: Path) -> None:
+    with TestServer(tmp_path / "server") as server:
+        access = read_access(server.url)
+        with Connection(access) as connection:
+            connection.api(
+                "STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["orders.>"], "storage": "file"}
+            )
+        task = ReplayTask(str(lake), (), StreamTarget(access, "COPY"), next=100)
+        assert replay(task, "COPY").stored == 96
+        whole = ReplayTask(str(lake), (), StreamTarget(access, "COPY"))
+        again = replay(whole, "COPY")
+        assert (again.stored, again.duplicates) == (201, 96)
+        copied = list(ServerVolume(access).open("COPY"))
+    wanted = messages(lake)
+    assert [(each.subject, each.data) for each in copied] == [(row[2], row[4]) for row in wanted]
+    assert copied[0].header_map["Nats-Msg-Id"] == ["replay:ORDERS:1"]
+    assert [each.header_map.get("N") for each in copied] == [
+        [str(row[0])] if row[0] % 3 == 0 else None for row in wanted
+    ]
+
+
+def test_at_the_original_pace(tmp_path: Path) -> None:
+    with headrace.open(str(tmp_path / "store"), mode="rw", create=True) as volume:
+        log = volume.create("ORDERS", subjects=["orders"])
+        times = [1_700_000_000_000_000_000 + n * 200_000_000 for n in range(4)]
+        volume.commit([log.append(headrace.batch("orders", [b"x"] * 4, times=times))])
+    for pace, least, most in ((1.0, 0.6, 5.0), (4.0, 0.15, 0.6)):
+        target = DirectoryTarget(str(tmp_path / f"copy{pace}"), "jetstream")
+        started = time.monotonic()
+        assert replay(ReplayTask(str(tmp_path / "store"), (), target, pace=pace), "x").stored == 4
+        assert least <= time.monotonic() - started < most
+    with pytest.raises(BadInput, match="pace -1"):
+        replay(ReplayTask(str(tmp_path / "store"), (), target, pace=-1.0), "x")
+
+
+def test_a_work_queue_is_drained_into_an_archive(tmp_path: Path) -> None:
+    """Messages leave the stream only when the manifest has them, and never before a consumer has acknowledged them."""
+    lake = str(tmp_path / "lake")
+    with TestServer(tmp_path / "server") as server:
+        access = read_access(server.url)
+
+        def publish(first: int, count: int) -> None:
+            with Connection(access) as connection:
+                sender = Publisher(connection)
+                sender.publish(headrace.batch("jobs.a", [b"%d" % n for n in range(first, first + count)]))
+                sender.flush()
+
+        def drain(**more: Any) -> int:
+            seen: list[int] = []
+
+            def released(log: str, first: int, following: int) -> None:
+                with headrace.open(lake) as volume:  # committed before it is let go of
+                    assert volume.open(log).state().last_seq == following - 1
+                seen.append(release(access, log, following))
+
+            options = ArchiveOptions(newest=True, logs=("JOBS",))
+            archive(
+                access.place, lake, options, engine=Threads(1), volume=ServerVolume(access), released=released
+            )
+            return sum(seen)
+
+        with Connection(access) as connection:
+            body = {"name": "JOBS", "subjects": ["jobs.*"], "storage": "file", "retention": "workqueue"}
+            connection.api("STREAM.CREATE.JOBS", body)
+        publish(0, 500)
+        assert drain() == 500
+        assert ServerVolume(access).open("JOBS").state().messages == 0
+        publish(500, 100)
+        with Connection(access) as connection:
+            config = {"durable_name": "W", "ack_policy": "explicit"}
+            connection.api("CONSUMER.DURABLE.CREATE.JOBS.W", {"stream_name": "JOBS", "config": config})
+        assert drain() == 0 and ServerVolume(access).open("JOBS").state().messages == 100
+    with headrace.open(lake) as volume:
+        assert [int(each.data or b"") for each in volume.open("JOBS")] == list(range(600))
