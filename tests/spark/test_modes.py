@@ -109,7 +109,9 @@ def test_the_lost_sequences_are_named(spark: Any, tmp_path: Path) -> None:
     for seq, what in broken.items():
         assert (what.file, what.first_seq, what.next_seq) == (str(block), seq, seq + 1)
         record = block.read_bytes()[what.offset : what.offset + what.length]
-        assert record.count(b"order %d " % (seq - 1)) == 8 and what.length == int.from_bytes(record[:4], "little")
+        assert record.count(b"order %d " % (seq - 1)) == 8 and what.length == int.from_bytes(
+            record[:4], "little"
+        )
     # What was not asked for does not stop a query.
     assert read(spark, path, "FAILFAST", startingSequence=900).count() == 1101
     with pytest.raises(Exception, match=r"sequence 821"):
