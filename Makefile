@@ -61,9 +61,10 @@ docs: setup ## write the generated pages of docs/reference again
 soak: setup ## ten minutes of 200 clients, disconnects, kill -9 and restarts; then everything is counted
 	$(PY) scripts/soak.py
 
-bench-smoke: setup ## every benchmark once, small, to see that it still runs
+bench-smoke: setup $(STAMPS)/spark ## every benchmark once, small, to see that it still runs
 	$(PY) -m bench --smoke
 	$(PY) -m bench.compare --smoke
+	$(PY) -m bench.spark --smoke
 
 clean: ## remove .venv and everything built (the peers' cache stays)
 	rm -rf $(VENV) target dist build .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis

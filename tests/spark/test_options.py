@@ -146,3 +146,24 @@ def test_through_spark(spark: Any, store: Path) -> None:
         assert [row.seq for row in found.orderBy("seq").collect()] == list(range(101, 110))
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("/data/a b", "/data/a b"),
+        ("file:///data/a%20b", "/data/a b"),
+        ("file:/data/x", "/data/x"),
+        ("file://localhost/data/*", "/data/*"),
+        ("/data/x:y", "/data/x:y"),
+    ],
+)
+def test_file_uris_are_paths(given: str, path: str) -> None:
+    assert read_options({"path": given}).path == path
+
+
+def test_other_places_are_refused_in_one_line() -> None:
+    with pytest.raises(BadInput, match=r"s3://bucket/x.*mount s3:// where they run, or copy"):
+        read_options({"path": "s3://bucket/x"})
+    with pytest.raises(BadInput, match="another host"):
+        read_options({"path": "file://far/data"})

@@ -58,6 +58,12 @@ def test_columns_are_pruned(spark: Any, store: Path) -> None:
     by_option = spark.read.format("headrace").option("columns", "subject,seq").load(str(store))
     assert by_schema.columns == ["seq", "subject"] and by_option.columns == ["subject", "seq"]
     assert by_schema.count() == by_option.count() == 5000
+    numbers = spark.read.format("headrace").option("columns", "seq").option("stream", "ORDERS")
+    with headrace.open(str(store)) as volume:
+        expected = [record.seq for record in volume.open("ORDERS")]
+    assert sorted(row.seq for row in numbers.load(str(store)).collect()) == expected
+    some = numbers.option("startingSequence", "5").option("endingSequence", "4999").load(str(store))
+    assert sorted(row.seq for row in some.collect()) == [seq for seq in expected if 5 <= seq <= 4999]
 
 
 def test_golden_directories(spark: Any, jetstream_vector: vectors.Vector) -> None:

@@ -153,9 +153,12 @@ impl Batch {
         };
         let mut memo: (&[u8], bool) = (b"", false);
         let mut on_subject = |entry: &Entry| {
+            if filters.is_empty() {
+                return true;
+            }
             let subject = self.bytes(entry.subject);
             if subject != memo.0 || subject.is_empty() {
-                memo = (subject, filters.is_empty() || filters.iter().any(|filter| filter.matches(subject)));
+                memo = (subject, filters.iter().any(|filter| filter.matches(subject)));
             }
             memo.1
         };

@@ -14,11 +14,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.arrow import COLUMNS, to_record_batch
 from headrace.errors import Damaged
 from headrace.layouts.base import Batch, Damage, Predicate, ScanTask
+from headrace.layouts.jetstream.scan_task import BlockTask
 from headrace.spark.columns import FINDING, MESSAGE, arrow, finding
 from headrace.spark.layout_columns import TYPES, layout_column
 from headrace.spark.options import MODES
@@ -96,6 +98,11 @@ def told(
 
 def scan(task: ScanTask, want: Predicate, columns: Sequence[str], mode: str) -> Iterator[pa.RecordBatch]:
     """The messages of a task as Arrow, and what `mode` makes of the rest."""
+    if set(columns) <= {"seq", "log"} and isinstance(task, BlockTask):
+        known = task.range_known(want)
+        if known is not None:
+            yield from _numbered(task, *known, columns)
+            return
     findings = Findings(mode, columns, want)
     for batch in task.showing(columns).batches(want, findings.found):
         findings.raise_first()
@@ -104,6 +111,18 @@ def scan(task: ScanTask, want: Predicate, columns: Sequence[str], mode: str) -> 
     findings.raise_first()
     yield from findings.rows()
     findings.tell(task.log)
+
+
+def _numbered(
+    task: BlockTask, first: int, following: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Positions that the index accounts for: no block is read for them."""
+    seqs: Any = np.arange(first, following, dtype=np.int64)
+    if task.dead:
+        seqs = seqs[~np.isin(seqs, np.array(task.dead, np.int64))]
+    if len(seqs):
+        made = {"seq": arrow.array(seqs), "log": arrow.repeat(task.log, len(seqs))}
+        yield arrow.RecordBatch.from_arrays([made[name] for name in columns], schema=_schema(columns))
 
 
 def record_batch(batch: Batch, task: ScanTask, columns: Sequence[str]) -> pa.RecordBatch:

@@ -14,6 +14,7 @@ import difflib
 import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from headrace.client import Access
 from headrace.errors import BadInput
@@ -146,7 +147,7 @@ def read_options(options: Mapping[str, str]) -> Asked:
     if start == LATEST and (first is not None or since is not None):
         raise BadInput("headrace source: startingFrom=latest, and a sequence or time to start from: give one")
     return Asked(
-        path=given.get("path", ""),
+        path=local_path(given.get("path", "")),
         key=given.get("key"),
         access=access_of(given),
         durable=given.get("durable"),
@@ -171,6 +172,24 @@ def read_options(options: Mapping[str, str]) -> Asked:
         max_delay_ns=reading.duration("maxTriggerDelay"),
         fail_on_loss=reading.switch("failOnDataLoss", True),
     )
+
+
+def local_path(path: str) -> str:
+    """A path as the file system knows it: `file:` is taken off. BadInput for a place that is not a file system's."""
+    scheme, colon, rest = path.partition(":")
+    if not colon or not scheme.isalnum() or (scheme.lower() != "file" and not rest.startswith("//")):
+        return path
+    if scheme.lower() != "file":
+        raise BadInput(
+            f"headrace source: path={path!r}: workers open local paths and file:// only; mount {scheme}:// where they run, "
+            "or copy the directory"
+        )
+    if rest.startswith("//"):
+        host, _, rest = rest[2:].partition("/")
+        rest = f"/{rest}"
+        if host not in ("", "localhost"):
+            raise BadInput(f"headrace source: path={path!r}: file:// of another host ({host})")
+    return unquote(rest)
 
 
 class _Reading:

@@ -34,6 +34,17 @@ class BlockTask(ScanTask):
     size_bytes: int
     dead: tuple[int, ...] = ()
     cipher: tuple[str, bytes, bytes] | None = field(default=None, repr=False)
+    messages: int = -1
+
+    def range_known(self, want: Predicate) -> tuple[int, int] | None:
+        """The sequences `[first, next)` that match, all of them live but for `dead`, where that is certain without reading:
+        the index accounts for every one, and nothing is asked that only the messages can tell."""
+        if self.messages != self.next - self.first - len(self.dead):
+            return None
+        if want.subjects or want.since_ns is not None or want.until_ns is not None:
+            return None
+        first = max(self.first, want.first or 0)
+        return first, max(min(self.next, want.next) if want.next is not None else self.next, first)
 
     def batches(
         self, predicate: Predicate | None = None, damage: list[Damage] | None = None
@@ -85,6 +96,7 @@ def plan_blocks(store: FileStreamStore, want: Predicate) -> list[ScanTask]:
                 size_bytes=file_len,
                 dead=tuple(store.log.deleted_of(number)),
                 cipher=store.log.cipher_of(number),
+                messages=msgs,
             )
         )
     return tasks

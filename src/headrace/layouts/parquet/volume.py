@@ -42,7 +42,9 @@ class FileTask(ScanTask):
     size_bytes: int
     rows: int
 
-    def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
+    def batches(
+        self, predicate: Predicate | None = None, damage: list[Damage] | None = None
+    ) -> Iterator[Batch]:
         """The messages of the file that match."""
         yield from _messages(self.rows_of(READ_COLUMNS, predicate), self.codec, predicate)
 
