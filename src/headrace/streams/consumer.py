@@ -23,7 +23,7 @@ from headrace.layouts.base import ConsumerState
 from headrace.layouts.jetstream.config import ConsumerConfig
 from headrace.layouts.jetstream.consumer_store import FileConsumerStore
 from headrace.streams import consumer_life
-from headrace.streams._kernels import AckRun, Ledger, PullRun, subject_matches
+from headrace.streams._kernels import AckRun, Batch, Ledger, PullRun, subject_matches
 from headrace.streams.acks import nak_delay_ns, next_request, term_reason
 from headrace.streams.advisories import Advisories
 from headrace.streams.consumer_pull import PullDelivery
@@ -132,9 +132,10 @@ class Consumer:
         """Send what is due and wanted. Called by the engine, at most once in a turn."""
         if self.closed:
             return
-        self._follow_front()
-        ledger = self.ledger
-        ledger.expire(now + self.wall_offset)
+        first = self.stream.store.log.first_seq()
+        if first > self._first:
+            self.removed_below(first)  # age takes messages while nobody publishes
+        self.ledger.expire(now + self.wall_offset)
         self.delivery.tick(now)
         if self.pause_until_ns is not None and consumer_life.is_paused(self, now):
             self.delivery.at_end(now)
@@ -148,6 +149,8 @@ class Consumer:
         delivery, position, ledger = self.delivery, self.position, self.ledger
         log, below, left = self.stream.store.log, self.visible, TURN_BYTES
         self.stalled = False
+        if self.replay is None and delivery.send_new(log, below, now):
+            return
         while (want := delivery.wants(now)) is not None:
             choice = choose(ledger, log, position, want, below)
             if choice.gone:
@@ -350,10 +353,20 @@ class Consumer:
 
     # Counts
 
+    def sent_new(self, batch: Batch, now: int) -> None:
+        """All of a batch went out for the first time."""
+        self.last_delivered_ns = now + self.wall_offset
+        self._pending = max(self._pending - len(batch), 0)
+        if self.config.ack_policy == "none" and self.stream.config.retention != "limits":
+            self.settled(batch.positions())
+
     def num_pending(self) -> int:
         """Messages for this consumer that were never delivered."""
+        return self.pending_below(self.visible or self.stream.store.log.totals()[2] + 1)
+
+    def pending_below(self, below: int) -> int:
+        """The same, as far as the end of what may be seen, which the caller knows."""
         log, position = self.stream.store.log, self.position
-        below = self.visible or log.totals()[2] + 1
         if self._recount:
             self._recount = False
             first = position.resume if position.skip_list else position.next_seq

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.layouts.jetstream.config import ConsumerConfig
-from headrace.streams._kernels import PULLS, PullRun
+from headrace.streams._kernels import PULLS, BlockLog, PullRun
 from headrace.streams.limits import go_duration
-from headrace.streams.next_run import BYTES_MAX, Choice, Want, Why
+from headrace.streams.next_run import BYTES_MAX, LOADS_MAX, MSGS_MAX, Choice, Want, Why
 from headrace.streams.pull_queues import Queues, queues_for
 from headrace.streams.pulls import (
     CONSUMER_DELETED,
@@ -44,6 +44,8 @@ class PullDelivery:
         self.requested_at = self.engine.now()
         self._listening: list[int] = []
         self._hopeless = False
+        self._everyday: Pull | None = None
+        """A request that was fine and is fine again, as long as the configuration stays and there is room."""
         self._deadline: int | None = None
         """No request is over or due a heartbeat before this."""
 
@@ -80,10 +82,16 @@ class PullDelivery:
         now = self.requested_at = self.engine.now()
         for index, (payload, count) in enumerate(run.groups()):
             pull = parse_pull(payload)
+            if pull is self._everyday and len(self.queues.only) + count <= self.consumer.config.max_waiting:
+                self.queues.add_group(run, index, pull, now)
+                continue
             refusal = self._refusal(pull)
             room = self._room(count) if refusal is None else 0
-            self._note_deadline(pull, now)
+            if pull.expires or pull.heartbeat:
+                self._note_deadline(pull, now)
             if refusal is None and room >= count and self.queues.add_group(run, index, pull, now):
+                if not (self.queues.grouped or pull.no_wait or pull.expires or pull.heartbeat):
+                    self._everyday = pull
                 continue
             for number, reply in enumerate(run.replies(index)):
                 if refusal is None and number < room:
@@ -137,6 +145,49 @@ class PullDelivery:
 
     # Sending
 
+    def send_new(self, log: BlockLog, below: int | None, now: int) -> bool:
+        """The everyday case in few steps: one queue, nothing due again, new messages for all that was asked for.
+        True if that was it; else nothing or a part was sent, and the long way goes on from there."""
+        consumer, queues = self.consumer, self.queues
+        ledger, position = consumer.ledger, consumer.position
+        if queues.grouped or self._hopeless or position.skip_list or ledger.num_due:
+            return False
+        wanted = room = queues.only.wanted()
+        if position.max_ack_pending > 0:
+            room = min(room, position.max_ack_pending - ledger.num_pending)
+        if not 0 < wanted == room < MSGS_MAX:
+            return not wanted
+        batch, next_seq = log.read_matching(
+            position.next_seq, room, BYTES_MAX, position.filters, below, LOADS_MAX
+        )
+        count = len(batch)
+        if not count:
+            return False
+        taken, over = self.exchange.deliver_pull(
+            self.account,
+            ledger,
+            queues.only,
+            batch,
+            consumer.ack_prefix,
+            consumer.pending_below(below or log.totals()[2] + 1),
+            now + consumer.wall_offset,
+            now,
+            False,
+            consumer.config.headers_only,
+        )
+        if over:
+            self._tell_ended(over)
+        if taken < count:
+            self.engine.stalled[consumer] = None  # perhaps because clients do not read: woken when they do
+            position.next_seq = batch[taken].position
+            if not taken:
+                return True
+            batch = batch.slice(0, taken)
+        else:
+            position.next_seq = next_seq
+        consumer.sent_new(batch, now)
+        return taken == wanted
+
     def wants(self, now: int) -> Want | None:
         """How much is asked for; None when nobody asks."""
         if self._hopeless:
@@ -162,16 +213,19 @@ class PullDelivery:
             again=choice.why is Why.AGAIN,
             headers_only=consumer.config.headers_only,
         )
-        for reply, how, msgs, size in over:
-            if how == "too large":
-                self.tell(reply, with_pending("409 Message Size Exceeds MaxBytes", msgs, size))
-            elif how in ("bytes", "filled"):
-                self.tell(reply, with_pending("409 Batch Completed", msgs, size))
+        self._tell_ended(over)
         self._hopeless = not taken and len(self.queues) == before
         if taken < len(batch):
             self.engine.stalled[consumer] = None  # perhaps because clients do not read: woken when they do
         whole = taken == len(batch)
         return taken, batch.payload_bytes if whole else batch.slice(0, taken).payload_bytes
+
+    def _tell_ended(self, over: list[tuple[bytes, str, int, int]]) -> None:
+        for reply, how, msgs, size in over:
+            if how == "too large":
+                self.tell(reply, with_pending("409 Message Size Exceeds MaxBytes", msgs, size))
+            elif how in ("bytes", "filled"):
+                self.tell(reply, with_pending("409 Batch Completed", msgs, size))
 
     def at_end(self, now: int) -> None:
         """Nothing more for now: who does not want to wait is told."""
@@ -217,6 +271,7 @@ class PullDelivery:
 
     def reconfigured(self, before: ConsumerConfig) -> None:
         """Another configuration; under another priority policy requests must be made anew."""
+        self._everyday = None
         if before.priority_policy != self.consumer.config.priority_policy:
             for reply, msgs, size, *_ in self.queues.take_all():
                 self.tell(reply, with_pending("408 Request Timeout", msgs, size))

@@ -12,7 +12,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from headrace.layouts.jetstream.config import ConsumerConfig
-from headrace.streams._kernels import CALL, PULLS, PullRun
+from headrace.streams._kernels import CALL, PULLS, BlockLog, PullRun
 from headrace.streams.next_run import BYTES_MAX, MSGS_MAX, Choice, Want, Why
 from headrace.streams.pulls import PUSH_BASED, heartbeat
 
@@ -181,6 +181,10 @@ class PushDelivery:
             self._watch_interest()
 
     # Sending
+
+    def send_new(self, log: BlockLog, below: int | None, now: int) -> bool:
+        """Push takes the long way: what may be sent depends on more than who asks."""
+        return False
 
     def wants(self, now: int) -> Want | None:
         """How much may go now."""

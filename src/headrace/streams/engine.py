@@ -182,13 +182,17 @@ class Engine:
         """Call `release` when `mark` of `target` is on disk; at the end of the turn where that is not asked for
         (`now`, or mode `interval`). If the sync fails, `refused` is called with the error."""
         if now or not self.sync_needed:
-            self._at_end.append(release)
+            self.at_end(release)
             return
         key = id(target)
         known = self._group.marks.get(key)
         if known is None or (mark is not None and (known[1] is None or known[1] < mark)):
             self._group.marks[key] = (target, mark)
         self._group.releases.append((key, release, refused))
+
+    def at_end(self, release: Release) -> None:
+        """Call `release` when everything of this turn was taken in: for what waits for no disk."""
+        self._at_end.append(release)
 
     def _finish(self) -> None:
         while self._at_end:

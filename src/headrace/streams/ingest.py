@@ -59,13 +59,14 @@ def ingest(stream: Stream, run: PublishRun) -> None:
                 if for_python:
                     _decide(stream, run, stop, now)
                     start = stop + 1
-    if stream.config.no_ack:
-        stream.engine.after(store, None, partial(stream.stored, None), now=stream.in_memory)
-        return
-    mark = store.log.totals()[3]
-    stream.engine.after(
-        store, mark, partial(stream.stored, run), partial(_unsynced, stream, run), now=stream.in_memory
-    )
+    told = None if stream.config.no_ack else run
+    if stream.in_memory or not stream.engine.sync_needed:
+        stream.engine.at_end(partial(stream.stored, told))
+    elif told is None:
+        stream.engine.after(store, None, partial(stream.stored, None))
+    else:
+        mark = store.log.totals()[3]
+        stream.engine.after(store, mark, partial(stream.stored, run), partial(_unsynced, stream, run))
 
 
 def _store(stream: Stream, run: PublishRun, start: int, stop: int, accepted: int) -> None:
@@ -76,7 +77,7 @@ def _store(stream: Stream, run: PublishRun, start: int, stop: int, accepted: int
         run.settled(start, last + 1)
         return
     batch = run.accepted(start, stop)
-    ticket = stream.write(batch)
+    ticket = stream.write(batch) if stream.picky else stream.store.append(batch)
     run.settled(start, ticket.first)
     stream.appended(ticket, batch)
 

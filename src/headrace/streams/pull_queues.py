@@ -34,19 +34,19 @@ class Queues:
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer, self.exchange = consumer, consumer.engine.exchange
-        self._only = Waiting()
+        self.only = Waiting()
 
     def all(self) -> Iterable[Waiting]:
         """Every queue."""
-        return (self._only,)
+        return (self.only,)
 
     def queue_for(self, pull: Pull) -> Waiting:
         """Where a request waits."""
-        return self._only
+        return self.only
 
     def serving(self) -> Waiting:
         """The queue whose turn it is."""
-        return self._only
+        return self.only
 
     # Taking in
 
@@ -58,7 +58,7 @@ class Queues:
         """All requests of a group at once; False if they must be added one by one."""
         expires = now + pull.expires if pull.expires else 0
         self.exchange.add_pulls(
-            self.queue_for(pull),
+            self.queue_for(pull) if self.grouped else self.only,
             run,
             index,
             now,
@@ -79,15 +79,15 @@ class Queues:
     # Serving
 
     def __len__(self) -> int:
-        return len(self._only)
+        return len(self.only)
 
     def wanted(self) -> int:
         """Messages that all of them ask for."""
-        return self._only.wanted()
+        return self.only.wanted()
 
     def servable(self) -> int:
         """Messages that those ask for whose turn it is."""
-        return self._only.wanted()
+        return self.only.wanted()
 
     def serve(self, batch: Batch) -> tuple[Waiting, Batch]:
         """Who gets a batch, and as what."""
@@ -183,7 +183,7 @@ class Overflow(_Grouped):
             reached = 0 < min_pending <= pending or 0 < min_unacked <= unacked
             if len(queue) and (unlimited or reached):
                 return queue
-        return self._only
+        return self.only
 
     def servable(self) -> int:
         # One at a time: each delivery may change who is served next.
@@ -203,7 +203,7 @@ class Prioritized(_Grouped):
 
     def serving(self) -> Waiting:
         served = (queue for _, queue in sorted(self._queues.items(), key=lambda item: item[0]) if len(queue))
-        return next(served, self._only)
+        return next(served, self.only)
 
 
 class Pinned(_Grouped):

@@ -114,8 +114,7 @@ class Stream:
         """Append. Interest retention: what no consumer's filter takes uses up its sequence and nothing else, so that
         it pushes nothing out that somebody wants."""
         store = self.store
-        picky = self.config.retention == "interest" and self._all_filtered
-        if not picky or len(batch.filter(None, None, None, None, self._filters)) == len(batch):
+        if not self.picky or len(batch.filter(None, None, None, None, self._filters)) == len(batch):
             return store.append(batch, keep_positions=keep_positions)
         first = store.log.totals()[2] + 1
         wanted = [self._is_wanted(record.subject) for record in batch]
@@ -143,8 +142,9 @@ class Stream:
         if self._republish is not None:
             self._republish.send(self)
         if self.consumers:
-            self.front_moved()
+            first = self.store.log.first_seq()
             for consumer in self.consumers.values():
+                consumer.removed_below(first)  # limits may have taken the oldest messages
                 consumer.on_new()
         for follower in self.followers:
             follower.wake()
@@ -209,7 +209,7 @@ class Stream:
 
     def _note_interest(self) -> None:
         filters = [consumer.filters for consumer in self.consumers.values()]
-        self._all_filtered = bool(filters) and all(filters)
+        self.picky = self.config.retention == "interest" and bool(filters) and all(filters)
         self._filters = [each for some in filters for each in some]
         self.nobody_interested = self.config.retention == "interest" and not self.consumers
 
@@ -272,12 +272,6 @@ class Stream:
         """Many messages went: consumers look at the store again; after a purge (of a subject) they go on behind it."""
         for consumer in self.consumers.values():
             consumer.recount(purged, moves_on=moves_on)
-
-    def front_moved(self) -> None:
-        """Limits may have taken the oldest messages."""
-        first = self.store.log.first_seq()
-        for consumer in self.consumers.values():
-            consumer.removed_below(first)
 
     # Time
 

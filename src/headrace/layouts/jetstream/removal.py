@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _COMPRESSED = b"cmp\x01"
 _AT_ONCE = 65_536
+_MSG_ID = b"Nats-Msg-Id"
 
 
 def remove(store: FileStreamStore, positions: Sequence[int]) -> Ticket:
@@ -48,8 +49,7 @@ def erase(store: FileStreamStore, seq: int) -> bool:
             if seq > last:
                 raise EndOfStream(f"stream {store.name}: {seq} is beyond the last sequence")
             raise MessageNotFound(f"stream {store.name}: no message {seq}")
-        if store.on_checkpoint is not None and store.type() != "memory":
-            store.on_checkpoint(seq)  # with the bytes goes what its headers say
+        _save_what_headers_say(store, seq)
         found = store.log.erasure(seq, os.urandom(size))
         remove(store, [seq])
         store.commit()
@@ -74,6 +74,17 @@ def erase(store: FileStreamStore, seq: int) -> bool:
         if number != store.log.newest()[0]:
             upkeep.write_guard(store, number)
         return True
+
+
+def _save_what_headers_say(store: FileStreamStore, seq: int) -> None:
+    """With the bytes of a message go its headers: somebody may have to remember its id, or its producer's number."""
+    found = store.log.load(seq) if store.type() != "memory" else None
+    if found is None or not found[3]:
+        return
+    if _MSG_ID in found[3]:
+        store.save_beside()
+    elif store.on_checkpoint is not None:
+        store.on_checkpoint(seq)
 
 
 def purge(store: FileStreamStore, first_seq: int = 0) -> int:

@@ -119,8 +119,10 @@ class FileStreamStore(StreamStore):
         With `keep_positions` the batch's own positions are taken (they must grow).
         """
         with self.lock:
-            self.check_writable()
-            refuse_what_does_not_fit(self, batch)
+            if self._closed or self._half_done is not None or self.read_only:
+                self.check_writable()
+            if self.config.discard == "new" or self.config.sealed:
+                refuse_what_does_not_fit(self, batch)
             return self._append(batch, keep_positions)
 
     def _append(self, batch: Batch, keep_positions: bool) -> Ticket:
@@ -147,7 +149,9 @@ class FileStreamStore(StreamStore):
                 raise
         self.dirty, self.complete = True, next_seq - 1
         self.trimmed += trimmed
-        out, out_bytes = self.apply_front_limits()
+        out = out_bytes = 0
+        if self.config.max_msgs > 0 or self.config.max_bytes > 0:
+            out, out_bytes = self.apply_front_limits()
         if trimmed or out:
             upkeep.bury_dead(self)
         if self._handler is not None:
