@@ -29,7 +29,14 @@ def test_the_project_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PATH": f"{bin}:{os.environ['PATH']}",
     }
-    command = [str(bin / "spark-pipelines"), "run", "--remote", "local[2]", "--conf", "spark.ui.enabled=false"]
+    command = [
+        str(bin / "spark-pipelines"),
+        "run",
+        "--remote",
+        "local[2]",
+        "--conf",
+        "spark.ui.enabled=false",
+    ]
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     warehouse = project / "spark-warehouse"
@@ -38,4 +45,6 @@ def test_the_project_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert sum(counts["count"]) == 297 and len(counts["subject"]) == 4
     with headrace.open(str(sink)) as volume:
         written = [each for name in volume.logs() for each in volume.open(name)]
-    assert len(written) == 297 and {each.subject for each in written} == {f"processed.orders.{n}" for n in range(4)}
+    assert len(written) == 297 and {each.subject for each in written} == {
+        f"processed.orders.{n}" for n in range(4)
+    }
