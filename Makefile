@@ -22,6 +22,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?=
 
+# Two at a time where nothing depends on how long something takes; alone what talks to servers against the clock.
+TEST_ROOMS := $(patsubst %/,%,$(wildcard tests/*/))
+SIDE_BY_SIDE := $(filter tests/cli tests/client tests/crash tests/docs tests/layouts tests/model tests/ops tests/spark tests/tidy tests/unit,$(TEST_ROOMS))
+
 RUST_FILES := $(shell find rust -type f \( -name '*.rs' -o -name Cargo.toml \) -not -path '*/target/*' 2>/dev/null)
 CORE_FILES := $(filter rust/core/% rust/python/%,$(RUST_FILES)) Cargo.toml $(wildcard Cargo.lock)
 PYTHON_FILES := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -name '*.md' -o -name '*.json' \) 2>/dev/null)
@@ -44,7 +48,8 @@ test: need-all ## everything: checks, Rust tests, a minute of fuzzing, benchmark
 	@$(MAKE) -j3 setup $(STAMPS)/spark peers
 	@$(MAKE) lint
 	@$(MAKE) test-rust fuzz-smoke bench-smoke
-	$(BIN)/pytest tests $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+	$(BIN)/pytest $(filter-out $(SIDE_BY_SIDE),$(TEST_ROOMS)) $(PYTEST_ARGS)
 
 check: need-build need-rust-tools setup lint ## linters, types; and as tests: import rules, stubs, sizes, documents
 	$(BIN)/pytest -q tests/tidy tests/docs

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 import headrace
 from bench.harness import Figure, Sample, alternate, scratch, spread
 from bench.spark_ground import Kafka, Usage, registered_ready, session
+from bench.spark_live import LIVE
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS, SMOKE_ROWS, SIZE, BATCH = 4_000_000, 40_000, 128, 10_000
@@ -276,6 +277,7 @@ ALL: dict[str, Callable[[Ground, int], Figure]] = {
     "columns": columns,
     "stream": stream,
     "filter": filtered,
+    **LIVE,
 }
 
 

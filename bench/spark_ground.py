@@ -135,6 +135,18 @@ class Kafka:
             .option("includeHeaders", "true")
         )
 
+    def sink_options(self, topic: str) -> dict[str, str]:
+        """A fresh topic; every record is acknowledged by all replicas (the one there is)."""
+        where = ("--bootstrap-server", self._broker.address, "--create", "--topic", topic)
+        run_tool(f"{TOOLS}.TopicCommand", *where, "--partitions", str(PARTITIONS))
+        return {
+            "kafka.bootstrap.servers": self._broker.address,
+            "topic": topic,
+            "kafka.acks": "all",
+            "kafka.linger.ms": "20",
+            "kafka.batch.size": "262144",
+        }
+
     def read(self, spark: Any) -> Any:
         return self._options(spark.read).load()
 

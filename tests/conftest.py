@@ -57,6 +57,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         SparkSession.builder.master("local[2]")
         .appName("headrace-tests")
         .config("spark.ui.enabled", "false")
+        # A busy machine may need longer than 15 s to start a worker.
+        .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
@@ -68,3 +70,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side (`pytest -n 2`) a file stays together, and so does everything that uses the one Spark session."""
+    for item in items:
+        room = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group(room if room == "spark" else str(item.path)))
