@@ -34,6 +34,8 @@ from headrace.testing import TestServer
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "build" / "demo"
+LAKE = ROOT / "build" / "demo-lake"
+ROWS_SHOWN = 12
 STREAM = "ORDERS"
 SUBJECTS = ("orders.eu.new", "orders.us.new", "orders.eu.paid", "orders.us.paid")
 BATCH = 1000
@@ -161,8 +163,8 @@ def command(*arguments: str) -> None:
         raise SystemExit(f"demo: headrace {arguments[0]} ended with exit code {done.returncode}")
 
 
-def count_with_spark(expected: int) -> None:
-    """Count in Spark. What is missing for it is said in one line, and the demo goes on."""
+def pipeline(server: TestServer, expected: int) -> None:
+    """Archive and windows in Spark. What is missing for it is said in one line, and the demo goes on."""
     if subprocess.run([ROOT / "scripts" / "need.sh", "java"], check=False).returncode != 0:
         return
     if importlib.util.find_spec("pyspark") is None:
@@ -170,9 +172,10 @@ def count_with_spark(expected: int) -> None:
             "headrace: pyspark is missing: Spark is read through it. Install it: make demo, with Java 17 there"
         )
         return
-    with out.status("Spark is starting"):
+    arguments = ("--url", server.url, "--store", str(STORE), "--stream", STREAM, "--out", str(LAKE))
+    with out.status("Spark archives the orders and counts them by the second"):
         done = subprocess.run(
-            [sys.executable, __file__, "--count"],
+            [sys.executable, ROOT / "scripts" / "demo_pipeline.py", *arguments],
             env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
             capture_output=True,
             text=True,
@@ -182,40 +185,34 @@ def count_with_spark(expected: int) -> None:
         reason = next(
             (line for line in reversed(done.stderr.splitlines()) if line[:1].strip()), "no reason given"
         )
-        raise SystemExit(f"demo: Spark could not count: {reason}")
-    counted = json.loads(done.stdout.splitlines()[-1])
-    for name, count in counted["subjects"]:
-        out.print(f"  {name:<16}{count:>10,}")
-    found = sum(count for _, count in counted["subjects"])
+        raise SystemExit(f"demo: Spark could not do it: {reason}")
+    told = json.loads(done.stdout.splitlines()[-1])
+    found = sum(count for _, count in told["subjects"])
     out.print(
-        f"Spark counts {found:,} messages in {counted['seconds']:.1f} s (and took {counted['start']:.1f} s to start)"
+        f"archived to Parquet: {told['archived']:,} messages in {told['archive']:.1f} s (Spark took {told['start']:.1f} s to start); "
+        f"read back from there: {found:,}"
     )
-    if found != expected:
-        raise SystemExit(f"demo: Spark found {found:,}, expected {expected:,}")
-
-
-def count() -> int:
-    """The Spark part, in a process of its own so that its chatter does not drown the figures."""
-    from pyspark.sql import SparkSession
-
-    started = time.monotonic()
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("headrace-demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
+    for name, count in told["subjects"]:
+        out.print(f"  {name:<16}{count:>10,}")
+    out.print(
+        f"windows of a second over the stream, written back to it as {told['written']:,} totals in {told['windows']:.1f} s:"
     )
-    ready = time.monotonic()
-    store = spark.read.format("headrace").option("columns", "subject").load(str(STORE))
-    frame = store.groupBy("subject").count().orderBy("subject")
-    subjects = [(row["subject"], row["count"]) for row in frame.collect()]
-    done = time.monotonic()
-    spark.stop()
-    print(json.dumps({"subjects": subjects, "start": ready - started, "seconds": done - ready}))
-    return 0
+    show_seconds(told["seconds"])
+    out.print(f"the same as a plot: {Path(told['plot']).relative_to(ROOT)}")
+    counted = sum(sum(counts.values()) for _, counts in told["seconds"])
+    if (found, counted) != (expected, expected):
+        raise SystemExit(f"demo: Spark found {found:,} and {counted:,} messages, expected {expected:,}")
+
+
+def show_seconds(seconds: list[tuple[int, dict[str, int]]]) -> None:
+    """A line for each second, a bar for its messages; of many the first ones."""
+    most = max(sum(counts.values()) for _, counts in seconds)
+    for second, counts in seconds[:ROWS_SHOWN]:
+        total = sum(counts.values())
+        clock = time.strftime("%H:%M:%S", time.gmtime(second))
+        out.print(f"  {clock} {total:>10,}  {'█' * max(round(total / most * 40), 1)}")
+    if len(seconds) > ROWS_SHOWN:
+        out.print(f"  … and {len(seconds) - ROWS_SHOWN} more")
 
 
 def show(total: int, spark: bool) -> None:
@@ -271,7 +268,7 @@ def show(total: int, spark: bool) -> None:
         command("verify", place)
         command("cat", place, "--stream", STREAM, "--seq", f"{acknowledged - 1}..{acknowledged + 2}")
         if spark:
-            count_with_spark(total)
+            pipeline(server, total)
         else:
             out.print("Spark is left out, as asked")
     if (there := check_survivors(total)) != total:
@@ -283,10 +280,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Serve, publish, kill, look.")
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--no-spark", action="store_true")
-    parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.count:
-        return count()
     try:
         show(max(options.messages, 4 * BATCH), spark=not options.no_spark)
     except HeadraceError as error:
