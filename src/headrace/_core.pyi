@@ -440,9 +440,9 @@ class Window:
 
 @final
 class Producers:
-    """The numbers that the producers of a stream have done, as ranges."""
+    """The numbers that the producers of a stream have done: bitmaps above a floor."""
 
-    def __new__(cls, producers_max: int, ranges_max: int) -> Self: ...
+    def __new__(cls, producers_max: int, bytes_max: int) -> Self: ...
     def __len__(self) -> int: ...
     @property
     def is_open(self) -> bool: ...
@@ -450,7 +450,7 @@ class Producers:
     @property
     def changes(self) -> int: ...
     def judge(self, name: bytes | None, numbers: bytes | None) -> tuple[str, int, int]:
-        """("fresh", first, last), or "done", "malformed", "ranges", "producers" (too many) and zeros"""
+        """("fresh", first, last), or "done", "malformed", "room" (none left), "producers" (too many) and zeros"""
     def join(self, name: bytes, first: int, last: int, sequence: int, now_ns: int) -> None: ...
     def stored(self, sequence: int) -> None: ...
     @property
@@ -460,8 +460,17 @@ class Producers:
     def put(self, name: bytes, ranges: Sequence[tuple[int, int]], used_ns: int) -> None: ...
     def remove(self, name: bytes) -> bool: ...
     def take(self, batch: Batch, above: int) -> None: ...
-    def export(self) -> list[tuple[str, int, list[tuple[int, int]]]]:
-        """[(name, last use, [(first, last)])] without what is unsure"""
+    def load(self, name: bytes, used_ns: int, floor: int, raw: bytes) -> None: ...
+    @property
+    def size_bytes(self) -> int:
+        """What all numbers take in memory, about."""
+    def names(self) -> list[str]: ...
+    def shown(self, name: bytes, ranges_max: int) -> tuple[int, int, int, list[tuple[int, int]]] | None:
+        """(last use, floor, how many above it, the first ranges of these) without what is unsure"""
+    def saved(self, name: bytes) -> tuple[str, int, int, bytes] | None:
+        """(name, last use, floor, bitmaps) without what is unsure"""
+    def export(self) -> list[tuple[str, int, int, bytes]]:
+        """The same of all producers, by name"""
 
 @final
 class PublishRun:

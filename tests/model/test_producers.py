@@ -7,6 +7,7 @@ what was synced the sets are the same as before. A number that is in its produce
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ class ProducerMachine(RuleBasedStateMachine):
     def _shown(self) -> dict[str, set[int]]:
         found: dict[str, set[int]] = {}
         for each in self._api("INFO")["producers"]:
-            assert each["num_ranges"] == len(each["ranges"])
+            assert each["numbers"] == sum(last - first + 1 for first, last in each["ranges"])
             numbers = set(range(each["floor"]))
             for first, last in each["ranges"]:
                 assert first > each["floor"], each
@@ -221,9 +222,14 @@ def marked(name: str, numbers: object, **more: object) -> bytes | None:
     return headers_of(Headrace_Producer=name, Headrace_Producer_Seq=numbers, **more)
 
 
+def shown(marks: producers.ProducerMarks) -> list[tuple[str, int, int, list[tuple[int, int]]]]:
+    known = marks.known(marks.names(), 10)
+    return [(each.name, each.floor, each.numbers, each.ranges) for each in known]
+
+
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Malformed headers and too much of it: nothing is stored, the text names the producer and what to do."""
-    monkeypatch.setattr(producers, "RANGES_MAX", 3)
+    monkeypatch.setattr(producers, "BYTES_MAX", 256)
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
     _, wire = opened(Disk.memory())
     wire.api("STREAM.CREATE.S", {"name": "S"})
@@ -236,7 +242,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = [
         headers_of(Headrace_Producer="a"),
         headers_of(Headrace_Producer_Seq=1),
-        *(marked("a", numbers) for numbers in ("", "x", "-1", "5-3", "1-2-3", 1 << 64)),
+        *(marked("a", numbers) for numbers in ("", "x", "-1", "5-3", "1-2-3", 1 << 64, "7-1048583")),
         marked("", 1),
         marked("x" * 257, 1),
         marked("a\x01b", 1),
@@ -245,13 +251,15 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         refused = publish(headers)
         assert refused["error"]["err_code"] == 30001 and refused["seq"] == 0, headers
     assert "'5-3'" in publish(marked("a", "5-3"))["error"]["description"]
-    for number in (0, 2, 4):
-        assert publish(marked("a", number))["seq"] == 1 + number // 2
-    full = publish(marked("a", 6))["error"]
+    far = 1 << 16
+    for number in (1, 2, 3):  # far from each other: each takes more than 40 bytes
+        assert publish(marked("a", number * far))["seq"] == number
+    full = publish(marked("a", 4 * far))["error"]
     assert full["err_code"] == 30002 and "'a'" in full["description"] and "settle" in full["description"]
-    settled = wire.request("$HEADRACE.API.PRODUCER.SETTLE.S", b'{"producer":"a","below":5}')
-    assert settled.json()["floor"] == 5
-    assert publish(marked("a", 6))["seq"] == 4
+    assert publish(marked("a", 3 * far))["duplicate"], "what is done is still known"
+    settled = wire.request("$HEADRACE.API.PRODUCER.SETTLE.S", b'{"producer":"a","below":%d}' % (1 << 50))
+    assert settled.json()["floor"] == 1 << 50 and settled.json()["numbers"] == 0
+    assert publish(marked("a", 1 << 50))["seq"] == 4
     assert publish(marked("b", 6))["seq"] == 5
     many = publish(marked("c", 1))["error"]
     assert many["err_code"] == 30003 and "'c'" in many["description"]
@@ -337,13 +345,11 @@ def test_a_restored_stream_knows_what_its_messages_tell(tmp_path: Path) -> None:
                 account.restored(restore_in_memory(model.volume, "S", chunks, wanted))
             else:
                 account.restored(model.volume.restore("S", chunks, wanted, first_look=account.first_look))
-            known = account.streams["S"].marks.known()
-            assert [(name, ranges) for name, _, ranges in known] == [("a", [(3, 5)])]
+            assert shown(account.streams["S"].marks) == [("a", 0, 3, [(3, 5)])]
             assert _said(model.client(), "S", marked("a", 5))["duplicate"]
             assert _said(model.client(), "S", marked("a", 6))["seq"] == 7
     with Model(tmp_path / "file") as model:
-        known = model.account().streams["S"].marks.known()
-        assert [(name, ranges) for name, _, ranges in known] == [("a", [(3, 6)])]
+        assert shown(model.account().streams["S"].marks) == [("a", 0, 4, [(3, 6)])]
 
 
 def test_a_restored_stream_without_producers_has_no_file(tmp_path: Path) -> None:
@@ -381,8 +387,7 @@ def test_after_a_clean_stop_no_block_is_read(monkeypatch: pytest.MonkeyPatch) ->
         clock = StillClock()
         clock.now_ns = model.clock.now_ns
         again = MemoryModel(found, clock)
-        known = again.account().streams["S"].marks.known()
-        assert [ranges for _, _, ranges in known] == [[(0, 39)]]
+        assert shown(again.account().streams["S"].marks) == [("a", 40, 0, [])]
         return len(looked)
 
     blocks = len(model.account().streams["S"].store.log.blocks())
@@ -405,3 +410,50 @@ def test_a_deleted_message_stays_done_after_a_power_cut(no_erase: bool) -> None:
     assert wire.api("STREAM.MSG.DELETE.S", {"seq": 2, "no_erase": no_erase})["success"]
     _, wire = opened(disk.crash(0, "none"))
     assert wire.request("S", b"x", marked("a", 2)).json()["duplicate"]
+
+
+def test_millions_with_gaps_are_small_and_outlive_a_restart() -> None:
+    """A filter that lets every third number through: a bit for each, in memory and in the checkpoint."""
+    disk = Disk.memory()
+    model, wire = opened(disk)
+    wire.api("STREAM.CREATE.S", {"name": "S"})
+    wire.request("S", b"x", marked("a", 0))
+    count = 2_000_000
+    taken = model.account().streams["S"].producers
+    taken.put(b"a", [(number, number) for number in range(0, 3 * count, 3)], 1)
+    assert taken.size_bytes < 2_000_000
+    wire.request("S", b"x", marked("a", 3 * count))
+    model.close()
+    assert len(disk.read(SIDE_FILE, 1 << 30)) < 2_000_000
+    model, wire = opened(disk)
+    marks = model.account().streams["S"].marks
+    assert shown(marks) == [("a", 1, count, [(number, number) for number in range(3, 33, 3)])]
+    assert marks.producers.size_bytes < 2_000_000
+    for number in (3, 3 * count // 2, 3 * count):
+        assert wire.request("S", b"x", marked("a", number)).json()["duplicate"]
+        assert "duplicate" not in wire.request("S", b"x", marked("a", number + 1)).json()
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["usual", "too wide"])
+def test_a_checkpoint_of_version_1_is_read(wide: bool) -> None:
+    """Ranges in JSON. One that is too wide for bits is told, and the records are read."""
+    disk = Disk.memory()
+    model, wire = opened(disk)
+    wire.api("STREAM.CREATE.S", {"name": "S"})
+    wire.request("S", b"x", marked("a", 7))
+    store = model.account().streams["S"].store
+    model.close()
+    ranges = [[0, 1 << 50], [(1 << 50) + 5, (1 << 50) + (1 << (33 if wide else 21))]]
+    found = store.log.load(1)
+    body = json.dumps([1, store.created_ns, 1, found[1], [["a", 5, ranges]]]).encode()
+    disk.replace_file(SIDE_FILE, zlib.crc32(body).to_bytes(4, "little") + body)
+    model, _ = opened(disk)
+    stream = model.account().streams["S"]
+    if wide:
+        assert ["too wide" in each.detail for each in stream.store.damage()] == [True]
+        assert shown(stream.marks) == [("a", 0, 1, [(7, 7)])]
+    else:
+        assert shown(stream.marks) == [("a", (1 << 50) + 1, (1 << 21) - 4, [tuple(ranges[1])])]
+        assert not stream.store.damage()
+    stream.marks.settle("b", 3, 9)
+    assert disk.read(SIDE_FILE, 1 << 20)[4:8] == b"HRP2"

@@ -112,12 +112,13 @@ impl Window {
 pub struct Producers(pub core::Producers);
 
 type Ranges = Vec<(u64, u64)>;
+type Saved<'py> = (String, i64, u64, Bound<'py, PyBytes>);
 
 #[pymethods]
 impl Producers {
     #[new]
-    fn new(producers_max: usize, ranges_max: usize) -> Producers {
-        Producers(core::Producers::new(producers_max, ranges_max))
+    fn new(producers_max: usize, bytes_max: usize) -> Producers {
+        Producers(core::Producers::new(producers_max, bytes_max))
     }
 
     fn __len__(&self) -> usize {
@@ -143,7 +144,7 @@ impl Producers {
             core::Judged::Fresh(first, last) => ("fresh", first, last),
             core::Judged::Done => ("done", 0, 0),
             core::Judged::Malformed => ("malformed", 0, 0),
-            core::Judged::TooManyRanges => ("ranges", 0, 0),
+            core::Judged::NoRoom => ("room", 0, 0),
             core::Judged::TooManyProducers => ("producers", 0, 0),
         }
     }
@@ -181,8 +182,37 @@ impl Producers {
         self.0.take(&batch.0, above);
     }
 
-    fn export(&self) -> Vec<(String, i64, Ranges)> {
-        let text = |name| String::from_utf8_lossy(name).into_owned();
-        self.0.export().into_iter().map(|(name, used, ranges)| (text(name), used, ranges.iter().collect())).collect()
+    fn load(&mut self, name: &[u8], used_ns: i64, floor: u64, raw: &[u8]) -> PyResult<()> {
+        self.0.load((name, used_ns, floor, raw)).map_err(|error| bad_input(format!("bitmaps of a producer: {error}")))
     }
+
+    #[getter]
+    fn size_bytes(&mut self) -> usize {
+        self.0.bytes()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.names().into_iter().map(text).collect()
+    }
+
+    fn shown(&self, name: &[u8], ranges_max: usize) -> Option<(i64, u64, u64, Ranges)> {
+        let (used_ns, shown) = self.0.shown(name, ranges_max)?;
+        Some((used_ns, shown.floor, shown.count, shown.ranges))
+    }
+
+    fn saved<'py>(&self, py: Python<'py>, name: &[u8]) -> Option<Saved<'py>> {
+        self.0.saved(name).map(|saved| to_python(py, saved))
+    }
+
+    fn export<'py>(&mut self, py: Python<'py>) -> Vec<Saved<'py>> {
+        self.0.export().into_iter().map(|saved| to_python(py, saved)).collect()
+    }
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+fn to_python<'py>(py: Python<'py>, (name, used_ns, floor, raw): core::producers::Saved<'_>) -> Saved<'py> {
+    (text(name), used_ns, floor, PyBytes::new(py, &raw))
 }

@@ -148,7 +148,8 @@ fn encode_publishes(
 #[pyfunction]
 fn encode_acks(py: Python<'_>, batch: &Batch, word: &[u8], inbox: &[u8], first: u64) -> PyResult<Py<PyBytes>> {
     let (mut out, source) = (Vec::new(), &batch.0);
-    py.detach(|| publish::encode_acks(source, word, inbox, first, &mut out)).map_err(|error| bad_input(error.to_string()))?;
+    py.detach(|| publish::encode_acks(source, word, inbox, first, &mut out))
+        .map_err(|error| bad_input(error.to_string()))?;
     Ok(PyBytes::new(py, &out).unbind())
 }
 

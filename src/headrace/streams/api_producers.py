@@ -23,6 +23,7 @@ from headrace.units import format_time_ns
 
 if TYPE_CHECKING:
     from headrace.streams.api import Api
+    from headrace.streams.producers import Known
     from headrace.streams.stream import Stream
 
 PAGE = 256
@@ -36,26 +37,25 @@ def info(api: Api, call: Call) -> Outcome:
     if is_structured(call.payload):
         request = read(call.payload, ProducerInfoRequest, strict=api.facts.strict)
     stream = call.account.stream(call.args[0])
-    known = stream.marks.known()
+    marks = stream.marks
     if request.producer:
-        found = [_shown(each, RANGES_OF_ONE) for each in known if each[0] == request.producer]
+        found = marks.known([request.producer], RANGES_OF_ONE)
         if not found:
             raise api_error("HRProducerNotFoundErr")
-        return when_durable(stream, found[0])
-    page, some = paged(known, request.offset, PAGE)
-    return when_durable(stream, {**page, "producers": [_shown(each, RANGES_IN_PAGE) for each in some]})
+        return when_durable(stream, _shown(found[0]))
+    page, names = paged(marks.names(), request.offset, PAGE)
+    return when_durable(
+        stream, {**page, "producers": [_shown(each) for each in marks.known(names, RANGES_IN_PAGE)]}
+    )
 
 
-def _shown(of: tuple[str, int, list[tuple[int, int]]], shown_max: int) -> dict[str, Any]:
-    name, used_ns, ranges = of
-    settled = bool(ranges) and ranges[0][0] == 0
-    above = ranges[1:] if settled else ranges
+def _shown(of: Known) -> dict[str, Any]:
     return {
-        "producer": name,
-        "floor": ranges[0][1] + 1 if settled else 0,
-        "ranges": above[:shown_max],
-        "num_ranges": len(above),
-        "last_used": format_time_ns(used_ns),
+        "producer": of.name,
+        "floor": of.floor,
+        "ranges": of.ranges,
+        "numbers": of.numbers,
+        "last_used": format_time_ns(of.used_ns),
     }
 
 
@@ -69,8 +69,7 @@ def settle(api: Api, call: Call) -> Outcome:
 
     def work() -> Fields:
         marks.settle(request.producer, request.below, now_ns)
-        found = next(each for each in stream.marks.known() if each[0] == request.producer)
-        return {"success": True, **_shown(found, RANGES_IN_PAGE)}
+        return {"success": True, **_shown(marks.known([request.producer], RANGES_IN_PAGE)[0])}
 
     return Later(stream, work, _finish)
 

@@ -3,11 +3,15 @@
     Headrace-Producer: app/ORDERS           who sends
     Headrace-Producer-Seq: 41-44            message 44; 41 to 43 were left out on purpose (44 alone: no others)
 
-The numbers of a stream's producers are ranges in the core (`Producers`). A message carries its own, so nothing more is
-written when it is stored. At start they come from a checkpoint and from the records behind it, removed ones too:
+The numbers of a stream's producers are bitmaps above a floor in the core (`Producers`). A message carries its own, so
+nothing more is written when it is stored. At start they come from a checkpoint and from the records behind it, removed
+ones too:
 
-    <stream>/headrace/producers    a CRC-32, then JSON: version, when the stream was made, the last sequence that is
-                                   covered and its time, [[producer, last use, [[first, last], …]], …]
+    <stream>/headrace/producers    CRC-32 │ "HRP2" │ length of the JSON, 4 bytes │ JSON │ bitmaps, one behind the other
+      JSON                         version, when the stream was made, the last sequence that is covered and its time,
+                                   [[producer, last use, floor, bytes of its bitmaps], …]
+      bitmaps                      64-bit Roaring bitmaps in their portable form
+    version 1                      CRC-32 │ JSON, which ends in [[producer, last use, [[first, last], …]], …]
 
 It is written before the first number of a stream is taken (no file: no numbers, nothing to read), before records go or
 change, now and then, and at a clean stop; what it covers is on disk before the file is. One that cannot be read is not
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -30,27 +34,48 @@ from headrace.streams._kernels import Producers
 from headrace.streams.errors import api_error
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.layouts.jetstream.store import FileStreamStore
 
 LOG = logging.getLogger("headrace.streams")
 NAME = b"Headrace-Producer"
 NUMBERS = b"Headrace-Producer-Seq"
 PRODUCERS_MAX = 10_000
-RANGES_MAX = 100_000
-VERSION = 1
+BYTES_MAX = 64 << 20
+"""Of all numbers of a stream's producers."""
+VERSION = 2
+_MAGIC = b"HRP2"
 _SHOWN_BYTES = 64
-_FILE_BYTES_MAX = 64 << 20
+_FILE_BYTES_MAX = 128 << 20
+_OLD_WIDTH_MAX = 1 << 32
+"""A range of version 1 that is wider is not one that a client made of messages; as bits it would fill the memory."""
 
 
-_Known = tuple[str, int, list[tuple[int, int]]]
+class Known(NamedTuple):
+    """What there is to see of a producer."""
+
+    name: str
+    used_ns: int
+    floor: int
+    numbers: int
+    """How many are done above the floor; `ranges` has the first of them."""
+    ranges: list[tuple[int, int]]
 
 
-class _Saved(msgspec.Struct, array_like=True):
+class _Head(msgspec.Struct, array_like=True):
     version: int
     made_ns: int
     covers: int
     covers_ns: int
-    producers: list[_Known]
+
+
+class _Saved(_Head, array_like=True):
+    producers: list[tuple[str, int, int, int]]
+
+
+class _SavedRanges(_Head, array_like=True):
+    producers: list[tuple[str, int, list[tuple[int, int]]]]
 
 
 class ProducerMarks:
@@ -59,7 +84,7 @@ class ProducerMarks:
     def __init__(self, store: FileStreamStore) -> None:
         self._store = store
         self._path = f"{store.sidecar.path}/{PRODUCERS}"
-        self.producers = Producers(PRODUCERS_MAX, RANGES_MAX)
+        self.producers = Producers(PRODUCERS_MAX, BYTES_MAX)
         self._saved = (0, 0)
         """(covers, changes) of the file."""
         if store.config.mirror is None:
@@ -98,18 +123,50 @@ class ProducerMarks:
                 return 0
             if zlib.crc32(raw[4:]).to_bytes(4, "little") != raw[:4]:
                 return self._distrust("its checksum does not fit", len(raw))
-            saved = msgspec.json.decode(raw[4:], type=_Saved)
+            saved = self._read_bitmaps(raw) if raw[4:8] == _MAGIC else self._read_ranges(raw)
         except (HeadraceError, msgspec.DecodeError) as problem:
             return self._distrust(str(problem))
-        if saved.version != VERSION or saved.made_ns != store.created_ns:
-            return self._distrust(f"version {saved.version} of a stream made at {saved.made_ns}", len(raw))
-        for name, used_ns, ranges in saved.producers:
-            self.producers.put(name.encode(), ranges, used_ns)
+        if isinstance(saved, str):
+            return self._distrust(saved, len(raw))
         found = store.log.load(saved.covers) if saved.covers else None
         if saved.covers > store.log.totals()[2] or (found is not None and found[1] != saved.covers_ns):
             LOG.warning("%s covers other messages than the stream has: all of these are read", self._path)
             return 0
         return saved.covers
+
+    def _read_bitmaps(self, raw: bytes) -> _Head | str:
+        """Take a file of version 2; returns what it covers, or why it cannot be used."""
+        at = 12 + int.from_bytes(raw[8:12], "little")
+        saved = msgspec.json.decode(raw[12:at], type=_Saved)
+        if (problem := self._foreign(saved, VERSION)) is not None:
+            return problem
+        if at + sum(each[3] for each in saved.producers) != len(raw):
+            return f"{len(raw)} bytes, which is not what its head tells"
+        pieces = list[bytes]()
+        for *_, size in saved.producers:
+            pieces.append(raw[at : at + size])
+            at += size
+        for (name, used_ns, floor, _), piece in zip(saved.producers, pieces, strict=True):
+            self.producers.load(name.encode(), used_ns, floor, piece)
+        return saved
+
+    def _read_ranges(self, raw: bytes) -> _Head | str:
+        """The same for version 1."""
+        saved = msgspec.json.decode(raw[4:], type=_SavedRanges)
+        if (problem := self._foreign(saved, 1)) is not None:
+            return problem
+        for name, _, ranges in saved.producers:
+            wide = next((each for each in ranges if each[0] and each[1] - each[0] >= _OLD_WIDTH_MAX), None)
+            if wide is not None:
+                return f"producer {name!r} has the range {wide[0]}-{wide[1]}, too wide to keep"
+        for name, used_ns, ranges in saved.producers:
+            self.producers.put(name.encode(), ranges, used_ns)
+        return saved
+
+    def _foreign(self, head: _Head, version: int) -> str | None:
+        if head.version == version and head.made_ns == self._store.created_ns:
+            return None
+        return f"version {head.version} of a stream made at {head.made_ns}"
 
     def _distrust(self, why: str, size: int = 0) -> int:
         text = (
@@ -134,7 +191,7 @@ class ProducerMarks:
         if verdict == "malformed":
             shown = f"{_shown(name)} and {_shown(numbers)}"
             raise api_error("HRProducerHeaderF", seen=shown)
-        if verdict in ("ranges", "producers"):
+        if verdict in ("room", "producers"):
             raise api_error(
                 f"HRProducer{verdict.title()}ExceededF", producer=_shown(name), max=_limit(verdict)
             )
@@ -195,11 +252,15 @@ class ProducerMarks:
 
     def _write(self, covers: int) -> None:
         store, log = self._store, self._store.log
-        saved = self.producers.export()
         found = log.load(covers) if covers else None
-        body = msgspec.json.encode(
-            _Saved(VERSION, store.created_ns, covers, found[1] if found is not None else 0, saved)
+        producers, bitmaps = list[tuple[str, int, int, int]](), list[bytes]()
+        for name, used_ns, floor, bits in self.producers.export():
+            producers.append((name, used_ns, floor, len(bits)))
+            bitmaps.append(bits)
+        head = msgspec.json.encode(
+            _Saved(VERSION, store.created_ns, covers, found[1] if found is not None else 0, producers)
         )
+        body = b"".join((_MAGIC, len(head).to_bytes(4, "little"), head, *bitmaps))
         mark = log.totals()[3]
         if log.durable()[0] < mark:
             log.commit(mark)
@@ -228,22 +289,29 @@ class ProducerMarks:
             self._save_or(name, before)
             return True
 
-    def known(self) -> list[_Known]:
-        """(name, last use, ranges) of every producer."""
+    def names(self) -> list[str]:
+        """Of all producers, in order."""
+        with self._store.lock:
+            return self.producers.names()
+
+    def known(self, names: Sequence[str], ranges_max: int) -> list[Known]:
+        """What is to be seen of producers; those that are not there are left out."""
         with self._store.lock:
             self.producers.stored(self._store.complete)
-            return self.producers.export()
+            found = ((name, self.producers.shown(name.encode(), ranges_max)) for name in names)
+            return [Known(name, *shown) for name, shown in found if shown is not None]
 
-    def _one(self, name: str) -> _Known | None:
-        return next((each for each in self.known() if each[0] == name), None)
+    def _one(self, name: str) -> tuple[str, int, int, bytes] | None:
+        self.producers.stored(self._store.complete)
+        return self.producers.saved(name.encode())
 
-    def _save_or(self, name: str, before: _Known | None) -> None:
+    def _save_or(self, name: str, before: tuple[str, int, int, bytes] | None) -> None:
         try:
             self.save()
         except HeadraceError as problem:
             self.producers.remove(name.encode())
             if before is not None:
-                self.producers.put(name.encode(), before[2], before[1])
+                self.producers.load(name.encode(), *before[1:])
             raise api_error("HRProducerSaveF", err=problem) from problem
 
 
@@ -254,4 +322,4 @@ def _shown(value: bytes | None) -> str:
 
 
 def _limit(verdict: str) -> int:
-    return RANGES_MAX if verdict == "ranges" else PRODUCERS_MAX
+    return BYTES_MAX >> 20 if verdict == "room" else PRODUCERS_MAX

@@ -4,10 +4,12 @@
 //! already). What a plan cannot say ends the walk: the prefix is decided, that one message is Python's.
 
 mod headers;
+mod numbers;
 pub mod producers;
 mod window;
 
 pub use headers::{Headers, value_of};
+pub use numbers::{Numbers, Shown};
 pub use producers::{Judged, Producers};
 pub use window::Window;
 

@@ -1,106 +1,37 @@
-//! What producers have done already: for each of them the set of its numbers, as ranges that never touch.
+//! What producers have done already: for each of them the set of its numbers (`numbers.rs`).
 //!
 //! ```text
 //! app/ORDERS   0 ──────── 41 │ 44 ── 60 │ 90        everything below 42 is done, so are 44 to 60, and 90
 //! ```
 //!
-//! Ranges, and not one highest number: several tasks of a producer publish interleaved, in any order. What a run adds
-//! stays unsure until its messages are in the store, and can be taken back piece by piece.
+//! A set, and not one highest number: several tasks of a producer publish interleaved, in any order, and a filter
+//! leaves gaps. What a run adds stays unsure until its messages are in the store, and can be taken back.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
 use super::headers::Headers;
+use super::numbers::{Numbers, Shown};
 use crate::batch::Batch;
 
 const NAME_BYTES_MAX: usize = 256;
+/// How many numbers one message may stand for.
+pub const WIDTH_MAX: u64 = 1 << 20;
+/// Sizes are computed anew when what came since may have added this much.
+const RECOUNT_BYTES: usize = 2 << 20;
 const SOURCE: &[u8] = b"Nats-Stream-Source";
 
-/// Numbers as ranges: first → last, both inside, no two of them neighbours.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Ranges(BTreeMap<u64, u64>);
-
-impl Ranges {
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn contains(&self, number: u64) -> bool {
-        self.0.range(..=number).next_back().is_some_and(|(_, last)| number <= *last)
-    }
-
-    /// Whether a range that ends or begins here grows when `[first, last]` comes.
-    fn touches(&self, first: u64, last: u64) -> bool {
-        let below = self.0.range(..=last.saturating_add(1)).next_back();
-        below.is_some_and(|(_, end)| *end >= first.saturating_sub(1))
-    }
-
-    /// The parts of `[first, last]` that are not there.
-    fn missing(&self, first: u64, last: u64) -> Vec<(u64, u64)> {
-        let (mut found, mut at) = (Vec::new(), first);
-        let from = self.0.range(..=first).next_back().map_or(first, |(start, _)| *start);
-        for (start, end) in self.0.range(from..=last) {
-            if *start > at {
-                found.push((at, *start - 1));
-            }
-            if *end >= last {
-                return found;
-            }
-            at = at.max(*end + 1);
-        }
-        found.push((at, last));
-        found
-    }
-
-    pub fn add(&mut self, mut first: u64, mut last: u64) {
-        if let Some(mut newest) = self.0.last_entry() {
-            if newest.get().checked_add(1) == Some(first) {
-                newest.insert(last);
-                return;
-            }
-        }
-        while let Some((start, end)) = self.0.range(..=last.saturating_add(1)).next_back().map(|(a, b)| (*a, *b)) {
-            if end < first.saturating_sub(1) {
-                break;
-            }
-            self.0.remove(&start);
-            (first, last) = (first.min(start), last.max(end));
-        }
-        self.0.insert(first, last);
-    }
-
-    /// Takes numbers out again.
-    fn cut(&mut self, first: u64, last: u64) {
-        while let Some((start, end)) = self.0.range(..=last).next_back().map(|(a, b)| (*a, *b)) {
-            if end < first {
-                break;
-            }
-            self.0.remove(&start);
-            if end > last {
-                self.0.insert(last + 1, end);
-            }
-            if start < first {
-                self.0.insert(start, first - 1);
-            }
-        }
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.iter().map(|(first, last)| (*first, *last))
-    }
-}
-
-#[derive(Debug, Default, Clone)]
 struct Marks {
-    done: Ranges,
+    name: Arc<[u8]>,
+    done: Numbers,
     used_ns: i64,
+    /// As of the last count.
+    bytes: usize,
+    changed: bool,
 }
 
 /// Numbers that a message of a run added and that may have to go again.
@@ -109,6 +40,17 @@ struct Unsure {
     name: Arc<[u8]>,
     first: u64,
     last: u64,
+    /// Only these of them; None: all.
+    added: Option<Box<Numbers>>,
+}
+
+impl Unsure {
+    fn take_from(&self, done: &mut Numbers) {
+        match &self.added {
+            None => done.cut(self.first, self.last),
+            Some(added) => done.subtract(added),
+        }
+    }
 }
 
 /// What the two headers of a message mean.
@@ -118,9 +60,12 @@ pub enum Judged {
     Fresh(u64, u64),
     Done,
     Malformed,
-    TooManyRanges,
+    NoRoom,
     TooManyProducers,
 }
+
+/// A producer as it is saved: name, last use, floor and bitmaps.
+pub type Saved<'a> = (&'a [u8], i64, u64, Vec<u8>);
 
 pub struct Producers {
     /// Whether numbers are taken; before the first one somebody has to note that there are any.
@@ -128,16 +73,18 @@ pub struct Producers {
     /// How often numbers were added: tells whether something is new.
     pub changes: u64,
     known: HashMap<Arc<[u8]>, Marks, RandomState>,
-    ranges: usize,
+    bytes: usize,
+    /// At most this was added since `bytes` was counted.
+    uncounted: usize,
     producers_max: usize,
-    ranges_max: usize,
+    bytes_max: usize,
     unsure: Vec<Unsure>,
 }
 
 impl Producers {
-    pub fn new(producers_max: usize, ranges_max: usize) -> Self {
-        let known = HashMap::default();
-        Producers { open: false, changes: 0, known, ranges: 0, producers_max, ranges_max, unsure: Vec::new() }
+    pub fn new(producers_max: usize, bytes_max: usize) -> Self {
+        let (known, unsure) = (HashMap::default(), Vec::new());
+        Producers { open: false, changes: 0, known, bytes: 0, uncounted: 0, producers_max, bytes_max, unsure }
     }
 
     pub fn len(&self) -> usize {
@@ -149,42 +96,80 @@ impl Producers {
     }
 
     pub fn judge(&self, name: Option<&[u8]>, numbers: Option<&[u8]>) -> Judged {
-        let (Some(name), Some((first, last))) = (name.filter(|name| is_name(name)), numbers.and_then(parse)) else {
+        let numbers = numbers.and_then(parse).filter(|(first, last)| last - first < WIDTH_MAX);
+        let (Some(name), Some((first, last))) = (name.filter(|name| is_name(name)), numbers) else {
             return Judged::Malformed;
         };
         match self.known.get(name) {
             Some(marks) if marks.done.contains(last) => Judged::Done,
-            Some(marks) if self.ranges < self.ranges_max || marks.done.touches(first, last) => {
-                Judged::Fresh(first, last)
-            }
             None if self.known.len() >= self.producers_max => Judged::TooManyProducers,
-            None if self.ranges < self.ranges_max => Judged::Fresh(first, last),
-            _ => Judged::TooManyRanges,
+            _ if self.bytes >= self.bytes_max => Judged::NoRoom,
+            _ => Judged::Fresh(first, last),
         }
     }
 
     /// `[first, last]` is done by the message that is to get `sequence`; unsure until it is stored.
     pub fn join(&mut self, name: &[u8], first: u64, last: u64, sequence: u64, now_ns: i64) {
-        let name = self.name(name);
-        let (ranges, unsure) = (&mut self.ranges, &mut self.unsure);
-        let marks = self.known.entry(name.clone()).or_default();
-        for (first, last) in marks.done.missing(first, last) {
-            unsure.push(Unsure { sequence, name: name.clone(), first, last });
+        if !self.known.contains_key(name) {
+            self.change(name, |_| ());
         }
-        let before = marks.done.len();
+        let marks = self.known.get_mut(name).expect("made above if it was not there");
+        let added = if first == last && !marks.done.contains(last) { None } else { marks.done.missing(first, last) };
+        let added = added.map(Box::new);
+        self.unsure.push(Unsure { sequence, name: marks.name.clone(), first, last, added });
         marks.done.add(first, last);
         marks.used_ns = marks.used_ns.max(now_ns);
-        *ranges = *ranges + marks.done.len() - before;
+        marks.changed = true;
         self.changes += 1;
+        self.added(first, last);
     }
 
-    fn name(&self, name: &[u8]) -> Arc<[u8]> {
-        self.known.get_key_value(name).map_or_else(|| name.into(), |(known, _)| known.clone())
+    /// The marks of a producer, made if it has none.
+    fn change(&mut self, name: &[u8], change: impl FnOnce(&mut Marks)) {
+        let name: Arc<[u8]> = self.known.get(name).map_or_else(|| name.into(), |marks| marks.name.clone());
+        let marks = self.known.entry(name.clone()).or_insert_with(|| Marks {
+            name,
+            done: Numbers::default(),
+            used_ns: 0,
+            bytes: 0,
+            changed: false,
+        });
+        change(marks);
+        marks.changed = true;
     }
 
-    /// All ranges of all producers: what is limited.
-    pub fn ranges(&self) -> usize {
-        self.ranges
+    /// Counts again before much can have come: never less than the bytes that `[first, last]` takes.
+    fn added(&mut self, first: u64, last: u64) {
+        let containers = ((last >> 16) - (first >> 16)) as usize + 1;
+        // A range in a container that has others turns it into bits, until it is optimized.
+        let bits = if first == last { 0 } else { (2 * (last - first)).min(8192) as usize * containers.min(2) };
+        self.grown(containers.saturating_mul(32).saturating_add(bits));
+    }
+
+    fn grown(&mut self, bytes: usize) {
+        self.uncounted = self.uncounted.saturating_add(bytes);
+        if self.uncounted >= RECOUNT_BYTES.min(self.bytes_max / 8) {
+            self.count();
+        }
+    }
+
+    fn count(&mut self) {
+        for marks in self.known.values_mut().filter(|marks| marks.changed) {
+            if self.unsure.is_empty() {
+                marks.done.absorb();
+            }
+            marks.done.optimize();
+            let bytes = marks.done.bytes();
+            self.bytes = self.bytes - marks.bytes + bytes;
+            (marks.bytes, marks.changed) = (bytes, false);
+        }
+        self.uncounted = 0;
+    }
+
+    /// What the numbers of all producers take: what is limited.
+    pub fn bytes(&mut self) -> usize {
+        self.count();
+        self.bytes
     }
 
     /// Everything so far is in the store.
@@ -205,69 +190,98 @@ impl Producers {
     /// Takes back what is unsure.
     pub fn forget(&mut self) {
         for unsure in std::mem::take(&mut self.unsure) {
-            self.change(&unsure.name, |marks| marks.done.cut(unsure.first, unsure.last));
-            if self.known.get(&unsure.name).is_some_and(|marks| marks.done.is_empty()) {
-                self.known.remove(&unsure.name);
+            let Some(marks) = self.known.get_mut(&unsure.name) else { continue };
+            unsure.take_from(&mut marks.done);
+            marks.changed = true;
+            if marks.done.is_empty() {
+                self.drop_marks(&unsure.name);
             }
         }
         self.changes += 1;
+        self.count();
     }
 
-    fn change(&mut self, name: &[u8], change: impl FnOnce(&mut Marks)) {
-        if let Some(marks) = self.known.get_mut(name) {
-            let before = marks.done.len();
-            change(marks);
-            self.ranges = self.ranges + marks.done.len() - before;
-        }
+    fn drop_marks(&mut self, name: &[u8]) -> bool {
+        let gone = self.known.remove(name);
+        self.bytes -= gone.as_ref().map_or(0, |marks| marks.bytes);
+        gone.is_some()
     }
 
     /// Everything below a number is done.
     pub fn settle(&mut self, name: &[u8], below: u64, now_ns: i64) {
-        let name = self.name(name);
-        self.known.entry(name.clone()).or_default().used_ns = now_ns;
-        if below > 0 {
-            self.change(&name, |marks| marks.done.add(0, below - 1));
-            for unsure in &mut self.unsure {
-                if unsure.name == name {
-                    unsure.first = unsure.first.max(below);
-                }
-            }
-            self.unsure.retain(|unsure| unsure.first <= unsure.last);
+        self.change(name, |marks| {
+            marks.used_ns = now_ns;
+            marks.done.settle(below);
+        });
+        for unsure in self.unsure.iter_mut().filter(|unsure| *unsure.name == *name) {
+            unsure.first = unsure.first.max(below);
         }
+        self.unsure.retain(|unsure| unsure.first <= unsure.last);
         self.changes += 1;
+        self.count();
     }
 
     /// Numbers of a producer that are known from elsewhere.
     pub fn put(&mut self, name: &[u8], ranges: &[(u64, u64)], used_ns: i64) {
-        let name = self.name(name);
-        let marks = self.known.entry(name.clone()).or_default();
-        marks.used_ns = marks.used_ns.max(used_ns);
-        self.change(&name, |marks| {
-            for (first, last) in ranges.iter().filter(|(first, last)| first <= last) {
-                marks.done.add(*first, *last);
-            }
+        self.change(name, |marks| marks.used_ns = marks.used_ns.max(used_ns));
+        for (first, last) in ranges.iter().copied().filter(|(first, last)| first <= last) {
+            self.change(name, |marks| match first {
+                0 if last < u64::MAX => marks.done.settle(last + 1),
+                _ => marks.done.add(first, last),
+            });
+            self.added(first, last);
+        }
+    }
+
+    /// The same as they were saved.
+    pub fn load(&mut self, (name, used_ns, floor, raw): (&[u8], i64, u64, &[u8])) -> io::Result<()> {
+        let numbers = Numbers::read(floor, raw)?;
+        self.change(name, |marks| {
+            marks.used_ns = marks.used_ns.max(used_ns);
+            marks.done.merge(numbers);
         });
+        self.grown(raw.len());
+        Ok(())
     }
 
     pub fn remove(&mut self, name: &[u8]) -> bool {
         self.unsure.retain(|unsure| *unsure.name != *name);
         self.changes += 1;
-        let gone = self.known.remove(name);
-        self.ranges -= gone.as_ref().map_or(0, |marks| marks.done.len());
-        gone.is_some()
+        self.drop_marks(name)
     }
 
-    /// (name, last use, ranges) of each producer, without what is unsure.
-    pub fn export(&self) -> Vec<(&[u8], i64, Ranges)> {
-        let mut found: Vec<_> =
-            self.known.iter().map(|(name, marks)| (&**name, marks.used_ns, marks.done.clone())).collect();
-        found.sort_unstable_by_key(|(name, ..)| *name);
-        for unsure in &self.unsure {
-            if let Ok(at) = found.binary_search_by_key(&&*unsure.name, |(name, ..)| *name) {
-                found[at].2.cut(unsure.first, unsure.last);
-            }
+    pub fn names(&self) -> Vec<&[u8]> {
+        let mut names: Vec<_> = self.known.keys().map(|name| &**name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The numbers of a producer without what is unsure.
+    fn surely<'a>(&self, marks: &'a Marks) -> Cow<'a, Numbers> {
+        let mut done = Cow::Borrowed(&marks.done);
+        for unsure in self.unsure.iter().filter(|unsure| unsure.name == marks.name) {
+            unsure.take_from(done.to_mut());
         }
-        found
+        done
+    }
+
+    /// Last use, and what to see of a producer's numbers, without what is unsure.
+    pub fn shown(&self, name: &[u8], ranges_max: usize) -> Option<(i64, Shown)> {
+        let marks = self.known.get(name)?;
+        Some((marks.used_ns, self.surely(marks).shown(ranges_max)))
+    }
+
+    /// What is to be saved of a producer, without what is unsure.
+    pub fn saved(&self, name: &[u8]) -> Option<Saved<'_>> {
+        let marks = self.known.get(name)?;
+        let done = self.surely(marks);
+        Some((&marks.name, marks.used_ns, done.floor(), done.write()))
+    }
+
+    /// The same of all producers.
+    pub fn export(&mut self) -> Vec<Saved<'_>> {
+        self.count();
+        self.names().into_iter().filter_map(|name| self.saved(name)).collect()
     }
 
     /// Adds the numbers of stored messages behind a sequence. What came from another stream was not checked here.
@@ -279,7 +293,8 @@ impl Producers {
             }
             let name = headers.producer.filter(|name| is_name(name));
             if let (Some(name), Some((first, last))) = (name, headers.producer_numbers.and_then(parse)) {
-                self.put(name, &[(first, last)], entry.time);
+                // Another server takes any width. The message itself is number `last`.
+                self.put(name, &[(first.max(last.saturating_sub(WIDTH_MAX - 1)), last)], entry.time);
             }
         }
     }
