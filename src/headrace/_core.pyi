@@ -1210,5 +1210,6 @@ def batch_from_columns(
     headers: tuple[_Parts, _Parts, _Parts, _Parts] | None,
     positions: Any,
     times: Any,
+    blocks: tuple[_Parts, str] | None = None,
 ) -> Batch:
-    """Arrow buffers (validity, offsets, bytes, first row) as a batch."""
+    """Arrow buffers (validity, offsets, bytes, first row) as a batch; `blocks` are headers as stored, and their codec."""

@@ -169,17 +169,19 @@ def _numbers(array: Any) -> Any:
 
 def from_archive(rows: pa.RecordBatch, codec: str) -> Batch:
     """The messages of columns seq, time_ns, subject, key, headers_raw and data, byte for byte as they were stored."""
-    table: Any = rows
-    if table.column(RAW_HEADERS).null_count == len(rows):
-        bare = table.select(["subject", "key", "data"])
-        return from_record_batch(bare, positions=table.column("seq"), times=table.column("time_ns"))
-    found = {name: table.column(name).to_pylist() for name in table.schema.names}
-    return Batch.build(
-        found["subject"],
-        found["data"],
-        found[RAW_HEADERS],
-        times=found["time_ns"],
-        positions=found["seq"],
-        keys=found["key"],
-        header_codec=codec,
+    found = {name: _compact(_whole(rows.column(name))) for name in rows.schema.names}
+    return batch_from_columns(
+        len(rows),
+        _parts(_as_bytes(found["subject"])),
+        _parts(_as_bytes(found["data"])),
+        _parts(_as_bytes(found["key"])),
+        None,
+        _numbers(found["seq"]),
+        _numbers(found["time_ns"]),
+        (_parts(_as_bytes(found[RAW_HEADERS])), codec),
     )
+
+
+def _compact(array: Any) -> Any:
+    """A small slice of something large by itself: the core copies buffers as a whole."""
+    return pa.concat_arrays([array]) if array.get_total_buffer_size() > 2 * array.nbytes else array

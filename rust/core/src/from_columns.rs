@@ -3,6 +3,7 @@
 //! ```text
 //! bytes      validity (bits; none = all valid) | offsets (i32, n+1) | bytes        a slice starts at row `start`
 //! headers    map<string, list<string>> → one NATS header block per message
+//!            or bytes: blocks as they are, in the codec that is named (an archive's own column)
 //! ```
 //! Offsets are checked: buffers of a stranger never lead outside themselves.
 
@@ -74,11 +75,17 @@ pub struct HeaderColumns<'a> {
     pub values: Column<'a>,
 }
 
+pub enum Headers<'a> {
+    None,
+    Maps(HeaderColumns<'a>),
+    Blocks(Column<'a>, HeaderCodec),
+}
+
 pub struct Columns<'a> {
     pub subject: Result<Column<'a>, &'a [u8]>,
     pub data: Option<Column<'a>>,
     pub key: Option<Column<'a>>,
-    pub headers: Option<HeaderColumns<'a>>,
+    pub headers: Headers<'a>,
     /// i64 each; 0 without them.
     pub positions: Option<&'a [u8]>,
     pub times: Option<&'a [u8]>,
@@ -88,6 +95,10 @@ pub fn build(rows: usize, columns: &Columns<'_>) -> Result<Batch, FromColumnsErr
     for column in [columns.subject.as_ref().ok(), columns.data.as_ref(), columns.key.as_ref()].into_iter().flatten() {
         column.check(rows)?;
     }
+    let codec = match &columns.headers {
+        Headers::Blocks(column, codec) => column.check(rows).map(|()| *codec)?,
+        _ => HeaderCodec::Nats,
+    };
     let number = |name, column: Option<&[u8]>, row: usize| match column {
         None => Ok(0),
         Some(bytes) => bytes
@@ -96,7 +107,7 @@ pub fn build(rows: usize, columns: &Columns<'_>) -> Result<Batch, FromColumnsErr
             .map(i64::from_le_bytes)
             .ok_or(FromColumnsError::Short(name, rows)),
     };
-    let mut builder = BatchBuilder::with_capacity(rows, rows * 64, HeaderCodec::Nats);
+    let mut builder = BatchBuilder::with_capacity(rows, rows * 64, codec);
     let mut block = Vec::new();
     for row in 0..rows {
         let subject = match &columns.subject {
@@ -104,15 +115,20 @@ pub fn build(rows: usize, columns: &Columns<'_>) -> Result<Batch, FromColumnsErr
             Err(one) => one,
         };
         block.clear();
-        if let Some(headers) = &columns.headers {
-            header_block(headers, row, &mut block)?;
-        }
+        let headers = match &columns.headers {
+            Headers::None => None,
+            Headers::Maps(maps) => {
+                header_block(maps, row, &mut block)?;
+                (!block.is_empty()).then_some(&block[..])
+            }
+            Headers::Blocks(column, _) => column.get(row)?,
+        };
         builder.push(Message {
             position: number("seq", columns.positions, row)? as u64,
             time: number("time_ns", columns.times, row)?,
             subject,
             key: cell(&columns.key, row)?,
-            headers: (!block.is_empty()).then_some(&block[..]),
+            headers,
             data: cell(&columns.data, row)?,
             flags: 0,
         })?;

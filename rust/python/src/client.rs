@@ -3,10 +3,11 @@
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
+use headrace_core::batch::HeaderCodec;
 use headrace_core::client::intake::{self, Event};
 use headrace_core::client::publish::{self, Rules};
 use headrace_core::client::pump::{self, PumpError};
-use headrace_core::from_columns::{self, Column, Columns, HeaderColumns};
+use headrace_core::from_columns::{self, Column, Columns, HeaderColumns, Headers};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -187,7 +188,7 @@ impl Copied {
 }
 
 #[pyfunction]
-#[pyo3(signature = (rows, subject, data, key, headers, positions, times))]
+#[pyo3(signature = (rows, subject, data, key, headers, positions, times, blocks=None))]
 #[allow(clippy::too_many_arguments)] // one per column
 fn batch_from_columns(
     py: Python<'_>,
@@ -198,6 +199,7 @@ fn batch_from_columns(
     headers: Option<(Parts<'_>, Parts<'_>, Parts<'_>, Parts<'_>)>,
     positions: Option<PyBuffer<u8>>,
     times: Option<PyBuffer<u8>>,
+    blocks: Option<(Parts<'_>, String)>,
 ) -> PyResult<Batch> {
     let copied = |parts: Option<Parts<'_>>| parts.map(|parts| Copied::new(py, parts)).transpose();
     let one_subject: Option<Vec<u8>> = subject.extract::<&[u8]>().ok().map(<[u8]>::to_vec);
@@ -209,18 +211,29 @@ fn batch_from_columns(
             Some((Copied::new(py, maps)?, Copied::new(py, names)?, Copied::new(py, lists)?, Copied::new(py, values)?))
         }
     };
+    let blocks = match blocks {
+        None => None,
+        Some((parts, name)) => {
+            let codec = HeaderCodec::from_name(&name).ok_or_else(|| bad_input(format!("no header codec {name:?}")))?;
+            Some((Copied::new(py, parts)?, codec))
+        }
+    };
     let numbers = |buffer: Option<PyBuffer<u8>>| buffer.map(|buffer| buffer.to_vec(py)).transpose();
     let (positions, times) = (numbers(positions)?, numbers(times)?);
     let columns = Columns {
         subject: subjects.as_ref().map(|parts| parts.column("subject")).ok_or(one_subject.as_deref().unwrap_or(b"")),
         data: data.as_ref().map(|parts| parts.column("data")),
         key: key.as_ref().map(|parts| parts.column("key")),
-        headers: headers.as_ref().map(|(maps, names, lists, values)| HeaderColumns {
-            maps: maps.column("headers"),
-            names: names.column("headers"),
-            lists: lists.column("headers"),
-            values: values.column("headers"),
-        }),
+        headers: match (&headers, &blocks) {
+            (_, Some((parts, codec))) => Headers::Blocks(parts.column("headers_raw"), *codec),
+            (Some((maps, names, lists, values)), None) => Headers::Maps(HeaderColumns {
+                maps: maps.column("headers"),
+                names: names.column("headers"),
+                lists: lists.column("headers"),
+                values: values.column("headers"),
+            }),
+            (None, None) => Headers::None,
+        },
         positions: positions.as_deref(),
         times: times.as_deref(),
     };

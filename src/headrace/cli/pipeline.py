@@ -129,7 +129,13 @@ def archive(
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="parquet, delta or iceberg.")] = "parquet",
-    compression: Annotated[str, typer.Option("--compression", help="zstd, snappy or none.")] = "zstd",
+    compression: Annotated[
+        str,
+        typer.Option(
+            "--compression",
+            help="auto, zstd, snappy or none. auto: zstd, and snappy for data that it would not shrink.",
+        ),
+    ] = "auto",
     file_size: Annotated[
         str,
         typer.Option("--file-size", metavar="SIZE", help="About how much of the store goes into one file."),

@@ -80,7 +80,7 @@ def show_verification(report: VolumeReport, as_json: bool) -> int:
         (verdict, "bold green" if code == 0 else "bold red"),
         (f" ({plural(view.messages, 'message')} in {report.seconds:.1f} s{rate})", None),
     )
-    if code == 1:
+    if code == 1 and view.layout != "parquet":
         screen.line("headrace salvage DIR OUT copies everything that is sound into a new directory")
     return code
 

@@ -52,6 +52,10 @@ def room(layout: str) -> Room:
         from headrace.layouts.rabbitmq.room import ROOM as RABBITMQ
 
         return RABBITMQ
+    if layout == ARCHIVE:
+        from headrace.layouts.parquet.room import ROOM as PARQUET
+
+        return PARQUET
     raise BadInput(f"unknown layout {layout!r}; known are: {', '.join(LAYOUTS)}")
 
 

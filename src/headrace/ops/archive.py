@@ -133,7 +133,7 @@ class ArchiveOptions:
 
     logs: tuple[str, ...] = ()
     by: tuple[str, ...] = ()
-    compression: str = "zstd"
+    compression: str = "auto"
     target_bytes: int = TARGET_BYTES
     newest: bool = False
     until_seq: int | None = None

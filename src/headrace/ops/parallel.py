@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError, NotFound
-from headrace.layouts.detect import open_volume, room
+from headrace.layouts.detect import ARCHIVE, open_volume, room
 from headrace.layouts.jetstream.inspector import BlockFacts
 from headrace.layouts.room import VolumeView
 from headrace.ops.conversion import ConvertReport
@@ -76,12 +76,15 @@ def _verify_logs(
     layout: str, path: str, log: str | None, key: str | None, engine: Engine, progress: Tell | None
 ) -> VolumeReport:
     started, checked = time.monotonic(), check_path(path)
-    with open_volume(checked, key=key) as volume:
-        names = volume.logs()
+    if layout == ARCHIVE:  # opening one refuses it when files are missing, which is what is asked here
+        names = [each.name for each in room(layout).inspect(checked, quick=True, key=key).logs]
+    else:
+        with open_volume(checked, key=key) as volume:
+            names = volume.logs()
     if log is not None and log not in names:
         raise NotFound(f"{path}: no log {log!r}")
     # Files that logs share are looked at as a whole, once; without logs they are all there is.
-    alone = log is not None or layout not in ("kafka", "nats_streaming") or not names
+    alone = log is not None or layout not in ("kafka", "nats_streaming", ARCHIVE) or not names
     items = (
         [LogCheck(layout, checked, log, key)]
         if alone

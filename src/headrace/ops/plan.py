@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headrace._core import Disk
 from headrace.errors import BadInput, DiskFault, NotFound, UnknownFormat
-from headrace.layouts.detect import room_of
+from headrace.layouts.detect import ARCHIVE, is_archive, room, room_of
 from headrace.layouts.jetstream.audit import Indexes, read_indexes
 from headrace.layouts.jetstream.inspector import (
     BlockFacts,
@@ -91,6 +91,8 @@ def make_plan(
 def room_at(path: str, disk: Disk | None = None) -> Room | None:
     """The room of the layout that the directory has; None for JetStream's, or when nobody knows it: then
     JetStream's own look says what is wrong with it (one stream's directory has no mark but its files)."""
+    if disk is None and is_archive(check_path(path)):
+        return room(ARCHIVE)
     try:
         return room_of(check_path(path), disk)
     except (NotFound, UnknownFormat, DiskFault):

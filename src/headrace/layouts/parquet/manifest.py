@@ -44,7 +44,8 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
     next: int
     rows: int
     bytes: int
-    sha256: str
+    hash: str
+    """As `check.file_hash` gives it."""
     codec: str
     """Of the column headers_raw: nats, kafka, amqp, rocketmq, none."""
     min_time_ns: int

@@ -202,7 +202,7 @@ class ArchiveLog(Log):
         raise _refused()
 
     def damage(self) -> list[Damage]:
-        """Nothing is found by opening; `headrace pipeline verify` compares hashes."""
+        """Nothing is found by opening; `headrace verify` compares hashes."""
         return []
 
     def close(self) -> None:

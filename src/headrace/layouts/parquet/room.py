@@ -1,0 +1,195 @@
+"""An archive as the commands see it: read-only.
+
+inspect   by the manifest: which files, rows, ranges, times; sizes as they are on disk
+verify    and each file's hash, its rows and positions by its own metadata, the sums of the log, files nobody names
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from headrace._core import Disk
+from headrace.errors import BadInput, NotFound, ReadOnly
+from headrace.layouts.base import Damage, Durability
+from headrace.layouts.parquet.check import file_hash
+from headrace.layouts.parquet.manifest import (
+    SIDE,
+    STAGING,
+    ArchivedFile,
+    ArchivedLog,
+    Manifest,
+    read_manifest,
+)
+from headrace.layouts.parquet.volume import LAYOUT, ArchiveLog, ArchiveVolume
+from headrace.layouts.room import FileRow, LogView, Options, Progress, Room, VolumeView
+
+NO_KEY = "an archive is not encrypted: no key is needed"
+READ_ONLY = "an archive is only read; `headrace pipeline archive` adds to it"
+AGAIN = "archive the range again into another directory"
+NOTED_MAX = 20
+_files: Any = parquet
+
+
+class ArchiveRoom(Room):
+    """Parquet files with a manifest."""
+
+    layout: ClassVar[str] = LAYOUT
+    product: ClassVar[str] = "Parquet archive"
+    options: ClassVar[type[Options]] = Options
+
+    def recognises(self, disk: Disk, path: str) -> bool:
+        """By its manifest."""
+        return disk.entry(f"{path}/{SIDE}/manifest.json") is not None
+
+    def open(
+        self,
+        path: str,
+        mode: str = "r",
+        *,
+        create: bool = False,
+        durability: Durability = "sync",
+        options: Options | None = None,
+        disk: Disk | None = None,
+        key: str | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> ArchiveVolume:
+        """For reading."""
+        if mode != "r" or create:
+            raise ReadOnly(f"{path}: {READ_ONLY}")
+        if key is not None:
+            raise BadInput(NO_KEY)
+        return ArchiveVolume(path)
+
+    def inspect(
+        self,
+        path: str,
+        *,
+        log: str | None = None,
+        quick: bool = False,
+        disk: Disk | None = None,
+        key: str | None = None,
+        progress: Progress | None = None,
+    ) -> VolumeView:
+        return self._look(path, log, key, progress, full=False)
+
+    def verify(
+        self,
+        path: str,
+        *,
+        log: str | None = None,
+        disk: Disk | None = None,
+        key: str | None = None,
+        progress: Progress | None = None,
+        threads: int = 1,
+    ) -> VolumeView:
+        return self._look(path, log, key, progress, full=True)
+
+    def _look(
+        self, path: str, log: str | None, key: str | None, progress: Progress | None, *, full: bool
+    ) -> VolumeView:
+        if key is not None:
+            raise BadInput(NO_KEY)
+        manifest = read_manifest(path)
+        if manifest is None:
+            raise NotFound(f"{path}: no archive there (no manifest)")
+        view = VolumeView(path, LAYOUT, self.product, f"manifest {manifest.v}", [])
+        view.details = {"origin": manifest.layout, "divided by": ", ".join(manifest.by) or "nothing"}
+        view.notes = _strangers(Path(path), manifest)
+        names = [name for name in sorted(manifest.logs) if log in (None, name)]
+        mine = {name: [file for file in manifest.files if file.log == name] for name in names}
+        total, done = sum(file.bytes for each in mine.values() for file in each), 0
+        for name in names:
+            entry = manifest.logs[name]
+            found = LogView(name, path, state=ArchiveLog(path, name, entry, mine[name]).state())
+            found.details = {"id": entry.id, "ranges": ", ".join(f"{a}..{b - 1}" for a, b in entry.ranges)}
+            found.notes = [f"{a}..{b - 1} were gone before they were archived" for a, b in entry.lost]
+            found.damage = _sums(f"{path}/{SIDE}/manifest.json", entry, mine[name])
+            for file in mine[name]:
+                place = Path(path, file.path)
+                staged = Path(path, SIDE, STAGING, file.path)
+                if file.path in manifest.publishing and staged.exists():
+                    place = staged
+                    found.notes.append(
+                        f"{file.path} is not in its place: the next run of the archive moves it"
+                    )
+                found.files.append(_row(place, file, full, found.problems))
+                done += file.bytes
+                if progress is not None:
+                    progress(done, total)
+            view.logs.append(found)
+        return view
+
+
+def _sums(manifest: str, entry: ArchivedLog, files: list[ArchivedFile]) -> list[Damage]:
+    """The log's entry against the files that it is made of."""
+    wrong: list[str] = []
+    rows = sum(file.rows for file in files)
+    if rows != entry.rows:
+        wrong.append(f"{entry.rows} rows, but its files have {rows}")
+    for file in files:
+        if not entry.covers(file.first, file.next):
+            wrong.append(f"{file.path} has {file.first}..{file.next - 1}, which is in none of its ranges")
+    ends = sorted({(file.first, file.next) for file in files})
+    for (_, before), (after, following) in pairwise(ends):
+        if after < before:
+            wrong.append(f"two files have {after}..{min(before, following) - 1}")
+    return [Damage(manifest, 0, 0, "metadata", text) for text in wrong]
+
+
+def _row(path: Path, file: ArchivedFile, full: bool, problems: list[str]) -> FileRow:
+    row = FileRow(str(path), "file", 0, file.rows, file.first, file.next, file.min_time_ns, file.max_time_ns)
+
+    def wrong(kind: str, text: str) -> None:
+        row.damage.append(
+            Damage(str(path), 0, row.file_bytes, kind, f"{text}; {AGAIN}", file.first, file.next)
+        )
+
+    try:
+        row.file_bytes = path.stat().st_size
+        if row.file_bytes != file.bytes:
+            wrong("bad-record", f"{row.file_bytes} bytes instead of {file.bytes}")
+        elif full:
+            found, _ = file_hash(path)
+            if found != file.hash:
+                wrong("bad-record", f"its hash is {found} instead of {file.hash}")
+            elif text := _inside(path, file):
+                wrong("metadata", text)
+    except FileNotFoundError:
+        wrong("missing", "the manifest names it, and it is not there")
+    except OSError as problem:
+        problems.append(f"{path}: {problem.strerror or problem}")
+    return row
+
+
+def _inside(path: Path, file: ArchivedFile) -> str | None:
+    """What the file says of itself, against the manifest. Its bytes are those that were written."""
+    try:
+        about = _files.read_metadata(str(path))
+    except (OSError, pa.ArrowException) as problem:
+        return f"no Parquet file: {problem}"
+    if about.num_rows != file.rows:
+        return f"{about.num_rows} rows instead of {file.rows}"
+    for at in range(about.num_row_groups):
+        ends = about.row_group(at).column(0).statistics
+        if ends is not None and ends.has_min_max and not file.first <= ends.min <= ends.max < file.next:
+            return f"positions {ends.min}..{ends.max} in a file of {file.first}..{file.next - 1}"
+    return None
+
+
+def _strangers(root: Path, manifest: Manifest) -> list[str]:
+    """Files that a reader of Parquet would take for a part of the archive."""
+    known = {file.path for file in manifest.files}
+    found = [str(each.relative_to(root)) for each in sorted(root.rglob("*.parquet"))]
+    strange = [each for each in found if each not in known and not any(p[0] in "._" for p in each.split("/"))]
+    return [
+        f"{each}: no file of the archive, but readers of Parquet will take it for one" for each in strange
+    ][:NOTED_MAX]
+
+
+ROOM = ArchiveRoom()
