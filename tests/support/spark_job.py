@@ -42,6 +42,7 @@ def session(asked: dict[str, Any]) -> SparkSession:
     builder: Any = SparkSession.builder.master(asked["master"]).appName("headrace-proof")
     conf = {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "1g",
@@ -50,7 +51,6 @@ def session(asked: dict[str, Any]) -> SparkSession:
         "spark.scheduler.mode": "FAIR",
         "spark.task.maxFailures": "8",
         "spark.sql.warehouse.dir": f"{asked['place']}/warehouse",
-        "spark.local.dir": f"{asked['place']}/local",
     }
     for name, value in (conf | asked.get("conf", {})).items():
         builder = builder.config(name, value)
@@ -65,8 +65,17 @@ def source(spark: SparkSession, asked: dict[str, Any], stream: str, **more: str)
     return spark.readStream.format("headrace").options(**options, **pieces, **more).load()
 
 
+def in_pool(spark: SparkSession, name: str) -> None:
+    """Cores are shared between the three, instead of first come, first served."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+
+
 def started(frame: Any, checkpoint: Path) -> Any:
-    return frame.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    """One after the other: Spark gives a Python process of the driver ten seconds to come up, on a busy machine too."""
+    query = frame.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        time.sleep(0.02)
+    return query
 
 
 def transformed(rows: Any, out: str) -> Any:
@@ -201,10 +210,15 @@ def main() -> None:
     done: dict[str, Any] = {}
     wanted = asked.get("kinds", KINDS)
     (place / "started").touch()
-    queries = {kind: {"copy": copy, "parquet": parquet}[kind](spark, asked, place) for kind in wanted[:2]}
+    queries: dict[str, Any] = {}
+    for kind, start in (("copy", copy), ("parquet", parquet)):
+        if kind in wanted:
+            in_pool(spark, kind)
+            queries[kind] = start(spark, asked, place)
     failed: list[BaseException] = []
 
     def file_away() -> None:
+        in_pool(spark, "archive")
         try:
             done["archive"] = archive(spark, asked, place)
         except BaseException as error:
