@@ -32,7 +32,7 @@ PYTHON_FILES := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -na
 
 # --- for people ------------------------------------------------------------------------------------
 
-.PHONY: help setup demo test check wheel peers docs soak bench-smoke clean
+.PHONY: help setup demo test check wheel peers docs soak proof bench-smoke clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -65,6 +65,9 @@ docs: setup ## write the generated pages of docs/reference again
 
 soak: setup ## ten minutes of 200 clients, disconnects, kill -9 and restarts; then everything is counted
 	$(PY) scripts/soak.py
+
+proof: setup $(STAMPS)/spark peers ## a million messages through Spark while everything is killed in turn; then everything is counted
+	$(PY) scripts/spark_proof.py
 
 bench-smoke: setup $(STAMPS)/spark ## every benchmark once, small, to see that it still runs
 	$(PY) -m bench --smoke

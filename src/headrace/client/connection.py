@@ -3,7 +3,10 @@
     Connection(access)      the first server that answers; TLS, credentials, PING/PONG
       .request(subject, …)  one question, one answer
       .api(name, …)         the same for JetStream: JSON in, JSON out, ServerRefused for its errors
+      .ask(name, …)         api() that waits for a server that restarts and for a cluster that elects
       .reconnect()          another server (or the same again); subscriptions are the caller's to renew
+
+Servers of a cluster tell each other's addresses (INFO, connect_urls): those are tried too when ours are gone.
 
 Users keep their own clients: this one is for Spark's workers, pipelines and tools, which move whole batches.
 """
@@ -23,13 +26,16 @@ import msgspec
 
 from headrace.client._kernels import Intake, __version__
 from headrace.client.access import Access
+from headrace.client.patience import Patience, passing
 from headrace.client.transport import PlainTransport, TlsTransport, Transport
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 from headrace.nkeys import sign
 
 CONNECT_S = 5.0
 REQUEST_S = 10.0
+ASK_S = 5.0
 ROUNDS = 3
+TOLD_MAX = 64
 PAUSE_S = 0.5
 NO_RESPONDERS = "503"
 
@@ -58,7 +64,8 @@ class Message(NamedTuple):
 class Connection:
     """A connected client."""
 
-    def __init__(self, access: Access, name: str = "headrace") -> None:
+    def __init__(self, access: Access, name: str = "headrace", *, patient: bool = False) -> None:
+        """`patient`: wait for a server that is not there yet. A wrong address should be said at once."""
         self.access, self._name = access, name
         self.intake = Intake()
         self.info: dict[str, Any] = {}
@@ -69,7 +76,16 @@ class Connection:
         self._questions = itertools.count(1)
         self._kept: list[Message] = []
         self._turn = 0
-        self.reconnect()
+        self._told_of: list[tuple[str, int]] = []
+        patience = Patience()
+        while True:
+            try:
+                self.reconnect()
+                break
+            except ConnectionLost as problem:
+                if not patient:
+                    raise
+                patience.pause(problem, "connecting")
 
     # Life
 
@@ -77,11 +93,12 @@ class Connection:
         """Connect to the next server that answers; a few rounds over all of them."""
         self.close()
         problems: dict[str, str] = {}
-        for attempt in range(ROUNDS * len(self.access.servers)):
-            host, port = self.access.servers[self._turn % len(self.access.servers)]
+        servers = self._servers()
+        for attempt in range(ROUNDS * len(servers)):
+            host, port = servers[self._turn % len(servers)]
             self._turn += 1
-            if attempt and attempt % len(self.access.servers) == 0:
-                time.sleep(PAUSE_S * attempt / len(self.access.servers))
+            if attempt and attempt % len(servers) == 0:
+                time.sleep(PAUSE_S * attempt / len(servers))
             try:
                 self._connect(host, port)
             except (OSError, ConnectionLost) as problem:
@@ -89,12 +106,25 @@ class Connection:
                 self.close()
             else:
                 self._turn -= 1  # the next one only when this one fails
+                self._learn(self.info)
                 return
         self._turn += 1
         told = "; ".join(f"{where}: {text}" for where, text in problems.items())
         raise ConnectionLost(
             f"no NATS server can be reached ({told}); is it running, and is the address right?"
         )
+
+    def _servers(self) -> list[tuple[str, int]]:
+        """Those that the user named, then those that servers told of."""
+        return list(dict.fromkeys([*self.access.servers, *self._told_of]))
+
+    def _learn(self, info: dict[str, Any]) -> None:
+        for text in (info.get("connect_urls") or ())[:TOLD_MAX]:
+            host, _, port = str(text).rpartition(":")
+            if host and port.isdecimal():
+                where = (host.strip("[]"), int(port))
+                if where not in self._told_of and len(self._told_of) < TOLD_MAX:
+                    self._told_of.append(where)
 
     def _connect(self, host: str, port: int) -> None:
         access = self.access
@@ -251,6 +281,7 @@ class Connection:
 
     def _changed(self, info: dict[str, Any]) -> None:
         self.info |= info
+        self._learn(info)
         if info.get("ldm"):
             raise ConnectionLost("the server is about to stop")
 
@@ -293,3 +324,23 @@ class Connection:
                 int(error.get("err_code") or error.get("code") or 0),
             )
         return answer
+
+    def ask(self, name: str, body: Any = None) -> dict[str, Any]:
+        """api(), again on another connection while the server restarts or its cluster has no leader. For calls that may be
+        made twice."""
+        patience = Patience()
+        while True:
+            try:
+                return self.api(name, body, ASK_S)
+            except ServerRefused as refusal:
+                # Nobody answers at a server that has no JetStream: that will not pass.
+                if not passing(refusal) or (refusal.code == 503 and not self.info.get("jetstream")):
+                    raise
+                problem = ConnectionLost(str(refusal))
+            except ConnectionLost as lost:
+                problem = lost
+            patience.pause(problem, name)
+            try:
+                self.reconnect()
+            except ConnectionLost:
+                pass  # the next call says so again

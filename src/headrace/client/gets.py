@@ -15,11 +15,11 @@ import msgspec
 
 from headrace.client._kernels import Batch
 from headrace.client.connection import Connection
+from headrace.client.patience import Patience, passing
 from headrace.errors import ConnectionLost, ServerRefused
 from headrace.units import parse_time_ns
 
 GROUP = 512
-TRIES = 5
 ANSWER_S = 10.0
 NO_MESSAGE = 10037
 
@@ -42,15 +42,21 @@ def get_range(
 
 
 def _group(connection: Connection, stream: str, first: int, following: int) -> Batch:
-    for attempt in range(1, TRIES + 1):
+    patience = Patience()
+    while True:
         try:
             return _ask(connection, stream, first, following)
-        except ConnectionLost:
-            if attempt == TRIES:
+        except ServerRefused as refusal:
+            if not passing(refusal):
                 raise
-            time.sleep(0.2 * attempt)
+            problem = ConnectionLost(str(refusal))
+        except ConnectionLost as lost:
+            problem = lost
+        patience.pause(problem, f"stream {stream}: reading at {first}")
+        try:
             connection.reconnect()
-    raise AssertionError("the loop returns or raises")
+        except ConnectionLost:
+            pass  # the next question says so again
 
 
 def _ask(connection: Connection, stream: str, first: int, following: int) -> Batch:

@@ -17,16 +17,14 @@ import msgspec
 
 from headrace.client._kernels import Batch, encode_publishes
 from headrace.client.connection import Connection, Message
+from headrace.client.patience import PASSING, Patience
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 
 SLICE_MESSAGES = 4096
 SLICE_BYTES = 4 << 20
 WINDOW = 16_384
 ANSWER_S = 30.0
-GIVE_UP_S = 60.0
 NO_RESPONDERS = "503"
-_PASSING = (503, 10008, 10009, 10023)
-"""Nobody answers, no leader, no peers, no resources: another try may find somebody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Publisher:
         self._inbox = connection.new_inbox().encode()
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._before = connection.intake.acks()
-        self._trouble_since: float | None = None
+        self._patience = Patience()
         self._listen()
 
     def _listen(self) -> None:
@@ -95,7 +93,8 @@ class Publisher:
             try:
                 self._look(self._connection.receive(ANSWER_S, floor=floor))
                 if intake.acks()[0] > before:
-                    self._trouble_since, moved = None, time.monotonic()
+                    moved = time.monotonic()
+                    self._patience.moved()
                 elif time.monotonic() - moved > ANSWER_S:
                     raise ConnectionLost(f"no answer to a publish for {ANSWER_S:g} s")
             except ConnectionLost as problem:
@@ -120,21 +119,14 @@ class Publisher:
                 )
             except (msgspec.DecodeError, KeyError, TypeError, AttributeError, ValueError):
                 raise BadInput(f"an answer to a publish that is none: {message.payload[:200]!r}") from None
-            if code in _PASSING:
+            if code in PASSING:
                 raise ConnectionLost(text)
             raise ServerRefused(f"a publish was refused: {text} (error {code})", code)
 
     def _again(self, problem: ConnectionLost) -> None:
         """Reconnect and send what has no answer; not for ever."""
-        now = time.monotonic()
-        if self._trouble_since is None:
-            self._trouble_since = now
         while True:
-            if time.monotonic() - self._trouble_since > GIVE_UP_S:
-                raise ConnectionLost(
-                    f"publishing could not go on for {GIVE_UP_S:g} s: {problem}"
-                ) from problem
-            time.sleep(0.25)
+            self._patience.pause(problem, "publishing")
             try:
                 self._connection.reconnect()
                 self._listen()

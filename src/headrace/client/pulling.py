@@ -8,7 +8,6 @@ A connection or consumer that breaks is replaced and reading goes on behind the 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,13 +16,14 @@ import msgspec
 
 from headrace.client._kernels import Batch
 from headrace.client.connection import Connection, Message
+from headrace.client.patience import Patience, passing
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 
 REQUEST_MESSAGES = 16_384
 REQUEST_BYTES = 8 << 20
 UNDER_WAY = 2
 QUIET_S = 5.0
-TRIES = 5
+NO_MESSAGE = 10037
 NO_MESSAGES, TIMED_OUT, CONFLICT = "404", "408", "409"
 _GONE = ("deleted", "leadership", "shutdown", "not found", "no responders")
 
@@ -38,24 +38,49 @@ def pull_range(
     bodies: bool = True,
 ) -> Iterator[Batch]:
     """Messages of `[first, following)` on the subjects, in order. Without `bodies` neither headers nor data are sent."""
-    position, tries = first, 0
+    position, patience = first, Patience()
     while position < following:
         try:
             for batch in _Pull(connection, stream, position, following, subjects, bodies):
-                position, tries = batch.last_position + 1, 0
+                position = batch.last_position + 1
+                patience.moved()
                 # Without bodies the server adds a header with the size: nobody asked for that.
                 kept = batch.filter(None, following, None, None, list(subjects))
                 if len(kept):
                     yield kept
-            return
+            if position >= following or not _holds_more(connection, stream, position, following, subjects):
+                return
+            raise ConnectionLost(f"a replica that lags behind gave nothing from {position} on")
         except ConnectionLost as problem:
-            tries += 1
-            if tries >= TRIES:
-                raise ConnectionLost(
-                    f"stream {stream}: reading stopped at {position} and could not go on: {problem}"
-                ) from problem
-            time.sleep(0.2 * tries)
+            _again(connection, patience, problem, f"stream {stream}: reading at {position}")
+
+
+def _holds_more(
+    connection: Connection, stream: str, position: int, following: int, subjects: Sequence[str]
+) -> bool:
+    """Asked of the stream's leader: a consumer in a cluster may live on a replica that does not have everything yet."""
+    for subject in subjects or (">",):
+        try:
+            body = {"seq": max(position, 1), "next_by_subj": subject}
+            found = connection.ask(f"STREAM.MSG.GET.{stream}", body)["message"]
+        except ServerRefused as refusal:
+            if refusal.code != NO_MESSAGE:
+                raise
+        else:
+            if int(found["seq"]) < following:
+                return True
+    return False
+
+
+def _again(connection: Connection, patience: Patience, problem: ConnectionLost, doing: str) -> None:
+    """Connect anew, however often it takes."""
+    while True:
+        patience.pause(problem, doing)
+        try:
             connection.reconnect()
+            return
+        except ConnectionLost as another:
+            problem = another
 
 
 class _Pull:
@@ -98,7 +123,7 @@ class _Pull:
         try:
             made = self._connection.api(f"CONSUMER.CREATE.{self._stream}", body)
         except ServerRefused as refusal:
-            if refusal.code in (503, 10008):  # no leader yet: somebody is being elected
+            if passing(refusal):  # no leader yet: somebody is being elected
                 raise ConnectionLost(str(refusal)) from None
             raise
         return int(made["num_pending"]), str(made["name"])

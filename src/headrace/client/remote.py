@@ -19,7 +19,7 @@ from headrace.client.access import Access
 from headrace.client.connection import Connection
 from headrace.client.gets import get_range
 from headrace.client.pulling import pull_range
-from headrace.errors import BadInput, ConnectionLost, NotFound, ServerRefused
+from headrace.errors import BadInput, NotFound, ServerRefused
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket, Volume
 from headrace.units import format_time_ns, parse_time_ns
 
@@ -32,11 +32,11 @@ NOT_FOUND = (10059, 404)
 _connections: dict[tuple[int, Access], Connection] = {}
 
 
-def shared_connection(access: Access) -> Connection:
+def shared_connection(access: Access, *, patient: bool = False) -> Connection:
     """The connection of this process; made anew after a fork."""
     key = (os.getpid(), access)
     if key not in _connections:
-        _connections[key] = Connection(access, "headrace-reader")
+        _connections[key] = Connection(access, "headrace-reader", patient=patient)
     return _connections[key]
 
 
@@ -59,7 +59,7 @@ class ServerTask(ScanTask):
         want = predicate or Predicate()
         first = max(self.first, want.first if want.first is not None else 0)
         following = min(self.next, want.next if want.next is not None else self.next)
-        connection = shared_connection(self.access)
+        connection = shared_connection(self.access, patient=True)  # planned by one that was connected
         pull = pull_range if self.consumed else get_range
         for batch in pull(connection, self.log, first, following, subjects=want.subjects, bodies=self.bodies):
             kept = batch.filter(None, None, want.since_ns, want.until_ns, [])
@@ -81,15 +81,6 @@ class ServerTask(ScanTask):
         if isinstance(other, ServerTask) and (other.log, other.first) == (self.log, self.next):
             return replace(self, next=other.next, size_bytes=self.size_bytes + other.size_bytes)
         return None
-
-
-def _asked(connection: Connection, name: str, body: Any = None) -> dict[str, Any]:
-    """A call on a connection that may have been idle for long: once more if it is gone."""
-    try:
-        return connection.api(name, body)
-    except ConnectionLost:
-        connection.reconnect()
-        return connection.api(name, body)
 
 
 def _lost(told: dict[str, Any] | None) -> int:
@@ -122,7 +113,7 @@ class ServerLog(ReadOnlyLog):
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection, self.name = connection, name
         try:
-            self._info = _asked(connection, f"STREAM.INFO.{name}")
+            self._info = connection.ask(f"STREAM.INFO.{name}")
         except ServerRefused as refusal:
             if refusal.code in NOT_FOUND:
                 raise NotFound(f"{connection.access.place}: no stream {name!r}") from None
@@ -139,7 +130,7 @@ class ServerLog(ReadOnlyLog):
 
     def state(self) -> LogState:
         """As of now."""
-        self._info = _asked(self._connection, f"STREAM.INFO.{self.name}")
+        self._info = self._connection.ask(f"STREAM.INFO.{self.name}")
         state = self._info["state"]
         empty = not state["messages"]
         return LogState(
@@ -177,7 +168,7 @@ class ServerLog(ReadOnlyLog):
         """The first message at or behind a sequence, and its time."""
         try:
             body = {"seq": sequence, "next_by_subj": ">"}
-            message = _asked(self._connection, f"STREAM.MSG.GET.{self.name}", body)["message"]
+            message = self._connection.ask(f"STREAM.MSG.GET.{self.name}", body)["message"]
         except ServerRefused:
             return None
         return int(message["seq"]), parse_time_ns(str(message["time"]))
@@ -233,7 +224,7 @@ class ServerVolume(Volume):
     def logs(self) -> list[str]:
         names: list[str] = []
         while True:
-            page = _asked(self.connection, "STREAM.NAMES", {"offset": len(names)})
+            page = self.connection.ask("STREAM.NAMES", {"offset": len(names)})
             found: list[str] = page.get("streams") or []
             names += found
             if not found or len(names) >= page.get("total", 0):
@@ -244,11 +235,11 @@ class ServerVolume(Volume):
 
     def create(self, name: str, **options: Any) -> ServerLog:
         """A stream with the API's own field names; an equal one is taken as it is."""
-        _asked(self.connection, f"STREAM.CREATE.{name}", {"name": name, **options})
+        self.connection.ask(f"STREAM.CREATE.{name}", {"name": name, **options})
         return self.open(name)
 
     def delete(self, name: str) -> None:
-        _asked(self.connection, f"STREAM.DELETE.{name}")
+        self.connection.ask(f"STREAM.DELETE.{name}")
 
     def commit(self, tickets: Iterable[Ticket]) -> None:
         """Nothing is written here."""

@@ -39,7 +39,7 @@ class StreamTargetLog:
         self._connection = Connection(target.access, "headrace-replay")
         try:
             if target.stream is not None:
-                self._connection.api(f"STREAM.INFO.{target.stream}")
+                self._connection.ask(f"STREAM.INFO.{target.stream}")
             self._publisher = Publisher(self._connection)
         except BaseException:
             self._connection.close()

@@ -49,9 +49,9 @@ class Task:
 def publish_rows(target: Target, task: Task, batches: Iterator[pa.RecordBatch]) -> Written:
     """All rows of a task; returns when every one is acknowledged."""
     assert target.access is not None
-    with Connection(target.access, "headrace-sink") as connection:
+    with Connection(target.access, "headrace-sink", patient=True) as connection:
         if target.stream is not None:
-            connection.api(f"STREAM.INFO.{target.stream}")
+            connection.ask(f"STREAM.INFO.{target.stream}")
         publisher = Publisher(connection, window=target.window)
         sender = _Sender(target, task, publisher, marks=connection.is_headrace)
         for batch in batches:
