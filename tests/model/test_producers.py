@@ -445,6 +445,7 @@ def test_a_checkpoint_of_version_1_is_read(wide: bool) -> None:
     model.close()
     ranges = [[0, 1 << 50], [(1 << 50) + 5, (1 << 50) + (1 << (33 if wide else 21))]]
     found = store.log.load(1)
+    assert found is not None
     body = json.dumps([1, store.created_ns, 1, found[1], [["a", 5, ranges]]]).encode()
     disk.replace_file(SIDE_FILE, zlib.crc32(body).to_bytes(4, "little") + body)
     model, _ = opened(disk)

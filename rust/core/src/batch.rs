@@ -10,6 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::hash::HashKey;
 use crate::subjects::Filter;
 
 /// A piece of the batch's buffer, or null.
@@ -176,6 +177,28 @@ impl Batch {
         }
         let kept = self.entries().iter().filter(|entry| positions.binary_search(&entry.position).is_err());
         Batch::new(self.buffer.clone(), kept.copied().collect(), self.codec)
+    }
+
+    /// The same messages with these positions, one for each.
+    pub fn renumbered(&self, positions: impl Iterator<Item = u64>) -> Batch {
+        let numbered = self.entries().iter().zip(positions);
+        let entries = numbered.map(|(entry, position)| Entry { position, ..*entry }).collect();
+        Batch::new(self.buffer.clone(), entries, self.codec)
+    }
+
+    /// A hash of what each message says: subject, headers, data; null is not empty.
+    pub fn content_hashes(&self) -> Vec<u64> {
+        let key = HashKey::new(&[0; 32]);
+        let one = |entry: &Entry| {
+            let spans = [entry.subject, entry.headers, entry.data];
+            let mut lengths = [0; 12];
+            for (at, span) in spans.iter().enumerate() {
+                lengths[at * 4..at * 4 + 4].copy_from_slice(&span.len.to_le_bytes());
+            }
+            let [subject, headers, data] = spans.map(|span| self.bytes(span));
+            key.hash_pieces(&[&lengths, subject, headers, data])
+        };
+        self.entries().iter().map(one).collect()
     }
 
     /// One batch over one new buffer, with the messages of all, in order.

@@ -197,6 +197,19 @@ impl Batch {
         Batch(self.0.without(&positions))
     }
 
+    fn renumbered(&self, positions: &[u8]) -> PyResult<Batch> {
+        if positions.len() != self.0.len() * 8 {
+            return Err(bad_input(format!("{} bytes of positions for {} messages", positions.len(), self.0.len())));
+        }
+        let words = positions.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        Ok(Batch(self.0.renumbered(words)))
+    }
+
+    fn content_hashes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let made = py.detach(|| self.0.content_hashes().into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
+        PyBytes::new(py, &made)
+    }
+
     fn positions(&self) -> Vec<u64> {
         self.0.entries().iter().map(|entry| entry.position).collect()
     }

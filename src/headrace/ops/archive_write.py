@@ -255,7 +255,7 @@ def data_codec(data: Any) -> str:
     _, offsets, content = first.buffers()
     if content is None:
         return "zstd"
-    start = memoryview(offsets).cast("B").cast("i")[first.offset]
+    start: int = memoryview(offsets).cast("B").cast("i")[first.offset]
     sample = content.slice(start, min(SAMPLE_BYTES, content.size - start))
     return (
         "zstd" if len(pa.compress(sample, "zstd", asbytes=True)) < SHRINKS_BELOW * sample.size else "snappy"

@@ -1,8 +1,17 @@
 """In a worker: rows of one task into a server's stream, each once however often the task runs.
 
     ids=source   application:log:seq      the row's origin; the producer is application/log, its number the sequence
-    ids=rows     application:task:number  the row's place: batch << 32 | row; the producer is application/task
+    ids=rows     application:task:number  batch << 32 | rank of the row's content; the producer is application/task
     ids=column   the column msg_id        inside the dedupe window only: nobody knows an order of such ids
+
+Behind a shuffle a task that runs again sees the same rows in another order, so a row's place is no id: one row would be
+taken for another, which is then lost. The rank is its place when all rows of the task are sorted by a 64-bit hash of what
+is published (subject, headers, data):
+
+    first attempt    b  a  c  a    ranks 2 0 3 1        second attempt    a  c  b  a    ranks 0 3 2 1
+
+Rows of equal content are interchangeable, so any order among them is right. A task holds all its rows until it has seen
+the last one. Two different rows of a task with one hash (one in 10^7 for a million rows) may be taken for each other.
 
 A Headrace server keeps for each producer what is done, so that a repetition after days is still one. Any other server
 knows the ids of its dedupe window.
@@ -10,10 +19,11 @@ knows the ids of its dedupe window.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
@@ -35,6 +45,8 @@ class Written(WriterCommitMessage):
     duplicates: int
     last_sequence: int
     producer: str | None = None
+    subject: str = ""
+    """Of the task's first row, if it has a producer: tells the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +66,35 @@ def publish_rows(target: Target, task: Task, batches: Iterator[pa.RecordBatch]) 
             connection.ask(f"STREAM.INFO.{target.stream}")
         publisher = Publisher(connection, window=target.window)
         sender = _Sender(target, task, publisher, marks=connection.is_headrace)
-        for batch in batches:
-            sender.send(batch)
+        if target.ids == "rows":
+            sender.send_ranked(batches)
+        else:
+            for batch in batches:
+                sender.send(batch)
         done = publisher.flush()
-    return Written(sender.rows, done.stored, done.duplicates, done.last_sequence, sender.row_producer)
+    return Written(
+        sender.rows,
+        done.stored,
+        done.duplicates,
+        done.last_sequence,
+        sender.row_producer,
+        sender.first_subject,
+    )
+
+
+def rank(hashes: Sequence[bytes]) -> Any:
+    """The place of each row when all are sorted by their hash (u64, little-endian)."""
+    order = np.argsort(np.frombuffer(b"".join(hashes), "<u8"), kind="stable")
+    ranks = np.empty(len(order), "<u8")
+    ranks[order] = np.arange(len(order), dtype="<u8")
+    return ranks
 
 
 class _Sender:
     def __init__(self, target: Target, task: Task, publisher: Publisher, marks: bool) -> None:
         self._target, self._task, self._publisher, self._marks = target, task, publisher, marks
         self.rows = 0
+        self.first_subject = ""
         self._seen: tuple[str, int] | None = None
         who = f"{task.application}/{task.partition}"
         self.row_producer = who if marks and target.ids == "rows" else None
@@ -74,14 +105,26 @@ class _Sender:
         if self._target.ids == "source":
             for log, part in _by_log(rows):
                 self._from_source(log, part)
-        elif self._target.ids == "rows":
-            base = self._task.batch << ROW_BITS
-            numbers = pa.array(range(base + self.rows, base + self.rows + len(rows)), pa.int64())
-            prefix = f"{self._task.application}:{self._task.partition}:"
-            self._publish(rows, numbers, prefix, self.row_producer)
         else:
             self._publish(rows, None, None, None)
         self.rows += len(rows)
+
+    def send_ranked(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """All rows in their order, numbered by content."""
+        subject = self._target.subject
+        held = [from_record_batch(rows, subject=subject, key=None) for rows in batches if len(rows)]
+        if not held:
+            return
+        numbers = rank([batch.content_hashes() for batch in held])
+        if len(numbers) >> ROW_BITS:
+            raise BadInput(f"headrace sink: {len(numbers)} rows in one task; repartition: at most 2^32")
+        numbers += np.uint64(self._task.batch << ROW_BITS)
+        self.first_subject = held[0][0].subject
+        prefix = f"{self._task.application}:{self._task.partition}:"
+        for batch in held:
+            own = numbers[self.rows : self.rows + len(batch)].tobytes()
+            self._publisher.publish(batch.renumbered(own), id_prefix=prefix, producer=self.row_producer)
+            self.rows += len(batch)
 
     def _from_source(self, log: str, rows: pa.RecordBatch) -> None:
         table: Any = rows

@@ -7,9 +7,10 @@ same. Once a batch is committed, the marks of its row numbers are settled: the s
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
@@ -50,15 +51,12 @@ class ServerStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Everything was acknowledged in the tasks; what remains is housekeeping, which may fail."""
-        producers = {each.producer for each in messages if isinstance(each, Written) and each.producer}
-        if not producers or self._target.stream is None or self._target.access is None:
+        done = [each for each in messages if isinstance(each, Written) and each.producer]
+        if not done or self._target.access is None:
             return
         try:
             settle(
-                shared_connection(self._target.access),
-                self._target.stream,
-                producers,
-                (batchId + 1) << ROW_BITS,
+                shared_connection(self._target.access), self._target.stream, done, (batchId + 1) << ROW_BITS
             )
         except (ConnectionLost, ServerRefused) as problem:
             LOG.warning("headrace sink: the marks of batch %d were not settled: %s", batchId, problem)
@@ -67,10 +65,22 @@ class ServerStreamWriter(DataSourceStreamArrowWriter):
         """What was acknowledged stays: the batch comes again with the same ids."""
 
 
-def settle(connection: Connection, stream: str, producers: set[str], below: int) -> None:
-    """Tell a Headrace server that everything below a number is done."""
-    import msgspec
+def settle(connection: Connection, stream: str | None, done: Iterable[Written], below: int) -> None:
+    """Tell a Headrace server that everything below a number is done, in the stream that took the rows."""
+    streams: dict[str, str] = {}
+    for each in done:
+        name = stream or streams.get(each.subject) or _stream_of(connection, each.subject)
+        streams[each.subject] = name
+        body = msgspec.json.encode({"producer": each.producer, "below": below})
+        answer = connection.request(f"$HEADRACE.API.PRODUCER.SETTLE.{name}", body)
+        if (error := msgspec.json.decode(answer.payload).get("error")) is not None:
+            raise ServerRefused(
+                f"settling {each.producer} in {name}: {error['description']}", error["err_code"]
+            )
 
-    for producer in sorted(producers):
-        body = msgspec.json.encode({"producer": producer, "below": below})
-        connection.request(f"$HEADRACE.API.PRODUCER.SETTLE.{stream}", body)
+
+def _stream_of(connection: Connection, subject: str) -> str:
+    found: list[str] | None = connection.api("STREAM.NAMES", {"subject": subject})["streams"]
+    if not found:
+        raise ServerRefused(f"no stream takes {subject}; name it: option stream")
+    return found[0]

@@ -1,0 +1,116 @@
+"""The sink's ids=rows without Spark: a task that runs again in another order stores every row once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from headrace.client import Connection, Publisher, ServerVolume, read_access
+from headrace.spark import publishing
+from headrace.spark.publishing import ROW_BITS, Task, Written, publish_rows
+from headrace.spark.sink_options import read_sink_options
+from headrace.spark.write_stream import settle
+from headrace.testing.server import TestServer
+
+ROWS, PIECE = 6_000, 500
+Row = tuple[str, str, list[tuple[str, list[str]]] | None]
+
+
+class Killed(Exception):
+    pass
+
+
+class Mortal(Publisher):
+    """Half of the rows are acknowledged, then the task is gone."""
+
+    sent = 0
+
+    def publish(self, batch: Any, **more: Any) -> None:
+        if self.sent >= ROWS // 2:
+            self.flush()
+            raise Killed
+        super().publish(batch, **more)
+        self.sent += len(batch)
+
+
+def rows_of_a_task() -> list[Row]:
+    """Some are equal in everything, some differ in their headers only, some in what is null."""
+    rows: list[Row] = []
+    for number in range(ROWS):
+        headers = [("N", [str(number % 4)])] if number % 3 else None
+        rows.append((f"rows.{number % 5}", str(number % 700), headers))
+    return rows
+
+
+def as_batches(rows: list[Row]) -> Iterator[pa.RecordBatch]:
+    kind: Any = pa.schema(
+        [
+            ("subject", pa.string()),
+            ("data", pa.string()),
+            ("headers", pa.map_(pa.string(), pa.list_(pa.string()))),
+        ]
+    )
+    for start in range(0, len(rows), PIECE):
+        columns = zip(*rows[start : start + PIECE], strict=True)
+        arrays: list[Any] = [
+            pa.array(list(column), field.type) for column, field in zip(columns, kind, strict=True)
+        ]
+        made: Any = pa.RecordBatch
+        yield made.from_arrays(arrays, schema=kind)
+
+
+def stored(access: Any) -> Counter[tuple[str, str, str | None]]:
+    found: Counter[tuple[str, str, str | None]] = Counter()
+    for record in ServerVolume(access).open("ROWS").read(1, ROWS * 2):
+        lines = (record.headers or b"").decode().split("\r\n")
+        own = next((line for line in lines if line.startswith("N: ")), None)
+        found[record.subject, (record.data or b"").decode(), own] += 1
+    return found
+
+
+def wanted(rows: list[Row]) -> Counter[tuple[str, str, str | None]]:
+    return Counter(
+        (subject, data, f"N: {headers[0][1][0]}" if headers else None) for subject, data, headers in rows
+    )
+
+
+@pytest.mark.parametrize("batch", [0, 7])
+def test_the_same_rows_in_another_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    rows = rows_of_a_task()
+    with TestServer(tmp_path / "js") as server:
+        access = read_access(server.url)
+        # Only the marks can know it: the window is over at once.
+        ServerVolume(access).create("ROWS", subjects=["rows.>"], duplicate_window=100_000_000)
+        target = read_sink_options({"url": server.url}, ["subject", "data", "headers"])
+        assert target.ids == "rows"
+        task = Task("app", 3, batch)
+        with monkeypatch.context() as patched:
+            patched.setattr(publishing, "Publisher", Mortal)
+            with pytest.raises(Killed):
+                publish_rows(target, task, as_batches(rows))
+        first = stored(access)
+        assert first.total() == ROWS // 2 and first != wanted(rows)
+        random.Random(5).shuffle(rows)
+        done = publish_rows(target, task, as_batches(rows))
+        assert (done.rows, done.stored, done.duplicates) == (ROWS, ROWS // 2, ROWS // 2)
+        assert stored(access) == wanted(rows)
+        check_settling(access, done, (batch + 1) << ROW_BITS)
+        another = publish_rows(target, Task("app", 3, batch + 1), as_batches(rows[:10]))
+        assert another.stored == 10, "the same rows in the next batch are others"
+
+
+def check_settling(access: Any, done: Written, below: int) -> None:
+    """The stream is found by the subject; afterwards there is a floor and no list."""
+    assert done.producer == "app/3" and done.subject.startswith("rows.")
+    with Connection(access) as connection:
+        settle(connection, None, [done], below)
+        answer = connection.request("$HEADRACE.API.PRODUCER.INFO.ROWS")
+    shown = msgspec.json.decode(answer.payload)["producers"]
+    assert [(each["producer"], each["floor"], each["numbers"]) for each in shown] == [("app/3", below, 0)]
