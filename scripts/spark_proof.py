@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -32,6 +33,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the report as JSON on stdout")
     parser.add_argument("--keep", type=Path, help="work in this new directory and leave everything there")
     asked = parser.parse_args()
+    # An end by SIGTERM ends what was started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
 
     def say(text: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,21 @@ def test_results_and_errors_of_workers(spark: Any) -> None:
         assert sorted(engine.run(len, ["x" * n for n in range(20)])) == [(n, n) for n in range(20)]
         with pytest.raises(BadInput, match="'x' is not a size"):
             list(engine.run(parse_size, ["1k", "x", "2k"]))
+
+
+def test_a_pipeline_that_fails_leaves_the_jobs_of_others(spark: Any) -> None:
+    """The session may be the user's: only jobs of the pipeline are cancelled."""
+
+    def slow(number: int) -> int:
+        time.sleep(3)
+        return number
+
+    with ThreadPoolExecutor(1) as pool, pipelines.engine(spark) as engine:
+        other = pool.submit(lambda: spark.sparkContext.parallelize([7], 1).map(slow).collect())
+        time.sleep(1)
+        with pytest.raises(BadInput, match="'x' is not a size"):
+            list(engine.run(parse_size, ["x"]))
+        assert other.result() == [7]
 
 
 def test_verify_equals_ops(spark: Any, store: Path, tmp_path: Path) -> None:

@@ -290,7 +290,8 @@ def on_clusters(place: Path, messages: int, say: Say = print) -> Report:
         say(f"{messages} messages are in IN, on three nodes")
 
         def trouble(run: Run) -> None:
-            if not run.until(lambda: run.committed("copy") >= 1 and run.committed("parquet") >= 1):
+            at = run.committed("copy")
+            if "Spark workers killed" in report.faults or not run.until(lambda: run.committed("copy") > at):
                 return
             leader = nats.leader("OUT") or 0
             nats.nodes[leader].kill()
@@ -346,7 +347,7 @@ def _until_killed(
 def _finish(asked: dict[str, Any], number: int, trouble: Trouble, report: Report, say: Say) -> Run:
     """Started again until everything is done: what an operator's supervisor does."""
     for turn in range(RUNS_MAX):
-        run = drive(asked, number + turn, trouble if not turn else None)
+        run = drive(asked, number + turn, trouble)
         if run.process.returncode == 0:
             report.batches = run.committed("copy") + 1
             return run

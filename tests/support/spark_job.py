@@ -50,6 +50,7 @@ def session(asked: dict[str, Any]) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.scheduler.mode": "FAIR",
         "spark.task.maxFailures": "8",
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.sql.warehouse.dir": f"{asked['place']}/warehouse",
     }
     for name, value in (conf | asked.get("conf", {})).items():
@@ -222,6 +223,7 @@ def main() -> None:
         try:
             done["archive"] = archive(spark, asked, place)
         except BaseException as error:
+            print(f"archive: {error!r}", file=sys.stderr, flush=True)
             failed.append(error)
 
     thread = threading.Thread(target=file_away)

@@ -255,8 +255,9 @@ def data_codec(data: Any) -> str:
     _, offsets, content = first.buffers()
     if content is None:
         return "zstd"
-    start: int = memoryview(offsets).cast("B").cast("i")[first.offset]
-    sample = content.slice(start, min(SAMPLE_BYTES, content.size - start))
+    view: Any = memoryview(offsets).cast("B")
+    start, whole = int(view.cast("i")[first.offset]), int(content.size)
+    sample = content.slice(start, min(SAMPLE_BYTES, whole - start))
     return (
         "zstd" if len(pa.compress(sample, "zstd", asbytes=True)) < SHRINKS_BELOW * sample.size else "snappy"
     )

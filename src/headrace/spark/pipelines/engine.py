@@ -13,6 +13,7 @@ import os
 import pickle
 import shutil
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
@@ -48,7 +49,7 @@ class SparkEngine:
 
     def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result]]:
         """Results as their waves come back."""
-        cores = _cores(self.session)
+        cores, tag = _cores(self.session), f"headrace-{uuid.uuid4().hex}"
         size = max(cores * ITEMS_PER_CORE, 1)
         waves = [range(at, min(at + size, len(items))) for at in range(0, len(items), size)]
         with ThreadPoolExecutor(WAVES_AT_ONCE, thread_name_prefix="headrace-spark") as pool:
@@ -58,16 +59,18 @@ class SparkEngine:
                     if len(waiting) == WAVES_AT_ONCE:
                         done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                         yield from _unpacked(done)
-                    waiting.add(pool.submit(self._wave, work, items, wave))
+                    waiting.add(pool.submit(self._wave, work, items, wave, tag))
                 while waiting:
                     done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                     yield from _unpacked(done)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                self._cancel()
+                self._cancel(tag)
                 raise
 
-    def _wave(self, work: Callable[[Any], Any], items: Sequence[Any], wave: range) -> list[tuple[int, bytes]]:
+    def _wave(
+        self, work: Callable[[Any], Any], items: Sequence[Any], wave: range, tag: str
+    ) -> list[tuple[int, bytes]]:
         shipped = [(number, pickle.dumps(items[number])) for number in wave]
 
         def do(one: tuple[int, bytes]) -> tuple[int, bytes]:
@@ -78,15 +81,17 @@ class SparkEngine:
                 # As a result, not as a failed task: what is wrong with the data is wrong at the second try too.
                 return number, pickle.dumps((False, error))
 
+        self.session.sparkContext.addJobTag(tag)
         try:
             return self.session.sparkContext.parallelize(shipped, len(shipped)).map(do).collect()
         except (PySparkException, Py4JError) as error:
             raise HeadraceError(f"Spark gave up: {_first_line(error)}") from error
 
-    def _cancel(self) -> None:
+    def _cancel(self, tag: str) -> None:
+        """Our own jobs only: the session may be the user's, with queries of theirs."""
         context = getattr(self.session, "sparkContext", None)
         if context is not None:
-            context.cancelAllJobs()
+            context.cancelJobsWithTag(tag)
 
     def close(self) -> None:
         """Stop the session, if it was made here."""
