@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.cli.main import run
 from headrace.client import Connection, Publisher, ServerVolume, StreamTarget, read_access, release
 from headrace.errors import BadInput
 from headrace.ops.archive import ArchiveOptions, archive
@@ -54,6 +55,27 @@ def test_between_products(tmp_path: Path) -> None:
     with headrace.open(str(tmp_path / "js")) as volume:
         assert [(each.seq, each.data) for each in volume.open(log)] == wanted
     assert replay(ReplayTask(str(tmp_path / "lake"), (log,), target), "js").stored == 0
+
+
+def test_names_of_the_other_product(tmp_path: Path, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command, and the name that the product wants; what it gives is what it was given."""
+    asked = [
+        "pipeline",
+        "replay",
+        str(lake),
+        str(tmp_path / "kafka"),
+        "--layout",
+        "kafka",
+        "--engine",
+        "local",
+    ]
+    assert run(asked) == 0 and "297 messages stored" in capsys.readouterr().out
+    with headrace.open(str(tmp_path / "kafka")) as volume:
+        assert volume.logs() == ["ORDERS-0"]
+        found = [(each.data, each.header_map.get("N")) for each in volume.open("ORDERS-0")]
+    wanted = [(data, [data.decode()[6:]] if headers else None) for *_, headers, data in messages(lake)]
+    assert found == wanted
+    assert run(asked) == 0 and "0 messages stored" in capsys.readouterr().out
 
 
 def test_into_a_stream_twice_is_once(tmp_path: Path, lake: Path) -> None:
