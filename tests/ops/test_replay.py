@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +171,11 @@ def test_a_work_queue_is_drained_into_an_archive(tmp_path: Path) -> None:
         assert drain() == 0 and ServerVolume(access).open("JOBS").state().messages == 100
     with headrace.open(lake) as volume:
         assert [int(each.data or b"") for each in volume.open("JOBS")] == list(range(600))
+
+
+def test_the_script_of_spark_submit_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python looks for modules beside a script first: nothing there may hide one of its own."""
+    assert run(["pipeline", "script"]) == 0
+    script = capsys.readouterr().out.strip()
+    done = subprocess.run([sys.executable, script, "archive", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "headrace pipeline archive" in done.stdout, done.stderr
