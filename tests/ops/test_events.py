@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,55 @@ def test_dead_letters_of_a_live_server(tmp_path: Path, capsys: pytest.CaptureFix
         jobs = list(ServerVolume(access).open("JOBS"))
     assert [(each.subject, each.data) for each in jobs] == [("jobs.a", b"one"), ("jobs.b", b"two")] * 3
     assert [each.header_map["Nats-Msg-Id"][0] for each in jobs[4:]] == ["dlq:JOBS:1:2", "dlq:JOBS:2:2"]
+
+
+def test_events_that_a_server_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing made up: a consumer that never acks gives up its messages, another acks and is sampled."""
+
+    def told(*words: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert run(["pipeline", *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    with TestServer(tmp_path / "server") as server, Connection(read_access(server.url)) as connection:
+        assert run(["pipeline", "health", "--setup", server.url]) == 0
+
+        def consumer(name: str, **config: Any) -> None:
+            wanted = {"durable_name": name, "ack_policy": "explicit", **config}
+            connection.api(f"CONSUMER.DURABLE.CREATE.JOBS.{name}", {"stream_name": "JOBS", "config": wanted})
+
+        inbox = connection.new_inbox()
+        sid = connection.subscribe(inbox)
+
+        def pull(name: str) -> Any:
+            """A message, or the word that there is none."""
+            ask = b'{"batch": 1, "no_wait": true}'
+            connection.send(
+                b"PUB $JS.API.CONSUMER.MSG.NEXT.JOBS.%s %s %d\r\n%s\r\n"
+                % (name.encode(), inbox.encode(), len(ask), ask)
+            )
+            return next(each for _ in range(100) for each in connection.receive(0.2) if each.sid == sid)
+
+        connection.api("STREAM.CREATE.JOBS", {"name": "JOBS", "subjects": ["jobs.*"], "storage": "file"})
+        consumer("DEAF", max_deliver=2, ack_wait=200_000_000)
+        consumer("GOOD", sample_freq="100%")
+        sender = Publisher(connection)
+        sender.publish(headrace.batch(["jobs.a", "jobs.b"], [b"one", b"two"]))
+        sender.flush()
+        for _ in range(2):
+            connection.request(pull("GOOD").reply, b"+ACK")  # answered when the ack is durable
+        until = time.monotonic() + 15
+        letters: list[Any] = []
+        while len(letters) < 2 and time.monotonic() < until:
+            pull("DEAF")
+            time.sleep(0.1)
+            letters = told("dlq", server.url, "--dry-run")["letters"]
+        found = {(each["stream"], each["seq"], each["consumer"], each["deliveries"]) for each in letters}
+        assert found == {("JOBS", 1, "DEAF", 2), ("JOBS", 2, "DEAF", 2)}
+        rows = {row["consumer"]: row for row in told("health", server.url)["totals"]}
+        assert (rows["GOOD"]["samples"], rows["GOOD"]["lag"], rows["DEAF"]["given_up"]) == (2, 0, 2)
+        assert 0 < rows["GOOD"]["ack_p50_ns"] <= rows["GOOD"]["ack_p99_ns"] < 15_000_000_000
+        assert told("dlq", server.url)["republished"] == 2 and told("dlq", server.url)["duplicates"] == 2
+        jobs = list(ServerVolume(read_access(server.url)).open("JOBS"))
+    assert [(each.subject, each.data) for each in jobs] == [("jobs.a", b"one"), ("jobs.b", b"two")] * 2
+    assert jobs[2].header_map["Headrace-Dlq-Consumer"] == ["DEAF"]

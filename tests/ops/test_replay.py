@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace
+from headrace.cli.main import run
 from headrace.client import Connection, Publisher, ServerVolume, StreamTarget, read_access, release
 from headrace.errors import BadInput
 from headrace.ops.archive import ArchiveOptions, archive
@@ -54,6 +57,27 @@ def test_between_products(tmp_path: Path) -> None:
     with headrace.open(str(tmp_path / "js")) as volume:
         assert [(each.seq, each.data) for each in volume.open(log)] == wanted
     assert replay(ReplayTask(str(tmp_path / "lake"), (log,), target), "js").stored == 0
+
+
+def test_names_of_the_other_product(tmp_path: Path, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command, and the name that the product wants; what it gives is what it was given."""
+    asked = [
+        "pipeline",
+        "replay",
+        str(lake),
+        str(tmp_path / "kafka"),
+        "--layout",
+        "kafka",
+        "--engine",
+        "local",
+    ]
+    assert run(asked) == 0 and "297 messages stored" in capsys.readouterr().out
+    with headrace.open(str(tmp_path / "kafka")) as volume:
+        assert volume.logs() == ["ORDERS-0"]
+        found = [(each.data, each.header_map.get("N")) for each in volume.open("ORDERS-0")]
+    wanted = [(data, [data.decode()[6:]] if headers else None) for *_, headers, data in messages(lake)]
+    assert found == wanted
+    assert run(asked) == 0 and "0 messages stored" in capsys.readouterr().out
 
 
 def test_into_a_stream_twice_is_once(tmp_path: Path, lake: Path) -> None:
@@ -147,3 +171,11 @@ def test_a_work_queue_is_drained_into_an_archive(tmp_path: Path) -> None:
         assert drain() == 0 and ServerVolume(access).open("JOBS").state().messages == 100
     with headrace.open(lake) as volume:
         assert [int(each.data or b"") for each in volume.open("JOBS")] == list(range(600))
+
+
+def test_the_script_of_spark_submit_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python looks for modules beside a script first: nothing there may hide one of its own."""
+    assert run(["pipeline", "script"]) == 0
+    script = capsys.readouterr().out.strip()
+    done = subprocess.run([sys.executable, script, "archive", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "headrace pipeline archive" in done.stdout, done.stderr

@@ -114,7 +114,7 @@ def test_no_module_is_dead() -> None:
         "headrace.__main__",
         "headrace.cli.__main__",  # python -m headrace.cli
         "headrace.cli.main",  # project.scripts
-        "headrace.cli.submit",  # spark-submit
+        "headrace.cli.submit.headrace_pipeline",  # spark-submit
         "headrace.testing.plugin",  # project.entry-points
         "pyspark_headrace",  # found by Spark
     }

@@ -120,5 +120,5 @@ def init(
 @app.command("script", epilog=EPILOG)
 def script() -> int:
     """Print the file to give to spark-submit: it takes the same words as headrace pipeline."""
-    print(Path(__file__).with_name("submit.py"))
+    print(Path(__file__).with_name("submit") / "headrace_pipeline.py")
     return 0

@@ -55,7 +55,7 @@ class Target(Protocol):
         ...
 
     def open(self, log: str) -> TargetLog:
-        """For one log of the source."""
+        """For one log of the source, by its name here."""
         ...
 
 
@@ -143,6 +143,7 @@ def replay(
     with open_volume(task.source, key=task.key) as volume:
         names = chosen(volume, task.logs)
         rows = {each: volume.open(each).state().messages for each in names}
+        _check_names({each: _named(task.target, _origin(volume), each) for each in names})
     result = ReplayResult(task.source, name, engine.name, [], dry_run=dry_run)
     if dry_run:
         result.logs = [LogReplayed(each, rows[each]) for each in names]
@@ -169,12 +170,27 @@ def _only(task: ReplayTask, logs: tuple[str, ...]) -> ReplayTask:
     return replace(task, logs=logs)
 
 
+def _named(target: Target, origin: str, log: str) -> str:
+    """The log's name at the target: a directory's product has its own rules; in a stream it is a part of the ids."""
+    return mapping.default_log(origin, target.layout, log) if target.positions else log
+
+
+def _check_names(names: dict[str, str]) -> None:
+    known: dict[str, str] = {}
+    for log, name in names.items():
+        other = known.setdefault(name, log)
+        if other != log:
+            raise BadInput(
+                f"{other} and {log} would both be {name}: replay one of them (--log) into another directory"
+            )
+
+
 def replay_logs(task: ReplayTask) -> list[LogReplayed]:
     """In a worker: these logs, one after the other."""
     done: list[LogReplayed] = []
     with open_volume(task.source, key=task.key) as volume:
         for name in task.logs:
-            into = task.target.open(name)
+            into = task.target.open(_named(task.target, _origin(volume), name))
             try:
                 done.append(_replay_log(task, volume, volume.open(name), into))
             finally:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headrace.client import StreamTarget
+from headrace.client import Access, ServerVolume, StreamTarget, read_access
 from headrace.ops import archive as archiving
 from headrace.ops import parallel
 from headrace.ops import replay as replaying
@@ -57,7 +57,7 @@ def engine(session: SparkSession | None = None, master: str | None = None) -> Ge
 
 
 def archive(
-    source: str,
+    source: str | Access,
     target: str,
     *,
     session: SparkSession | None = None,
@@ -65,9 +65,23 @@ def archive(
     dry_run: bool = False,
     **options: Any,
 ) -> ArchiveResult:
-    """Add what is new of a store to an archive; `options` are the fields of `ArchiveOptions`."""
+    """Add what is new of a store, or of a server (`nats://host:4222`, or an `Access` with its secrets), to an archive; `options`
+    are the fields of `ArchiveOptions`."""
+    server = source if isinstance(source, Access) else None
+    if isinstance(source, str) and source.startswith(("nats://", "tls://")):
+        server = read_access(source)
+    place = str(source) if server is None else server.place
+    if server is not None:
+        options["newest"] = True  # everything that a server shows is durable; it has no newest block
     with engine(session, master) as made:
-        return archiving.archive(source, target, ArchiveOptions(**options), engine=made, dry_run=dry_run)
+        return archiving.archive(
+            place,
+            target,
+            ArchiveOptions(**options),
+            engine=made,
+            volume=None if server is None else ServerVolume(server),
+            dry_run=dry_run,
+        )
 
 
 def verify(
