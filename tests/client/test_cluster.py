@@ -73,6 +73,27 @@ def test_a_replica_that_lags_is_asked_again(
     assert [int(each.data or b"") for batch in found for each in batch] == list(range(COUNT))
 
 
+def test_a_consumer_that_vanishes_is_made_again(nats_server: Any) -> None:
+    """Deleted under a reader, as with the node that held it: requests are answered with 503, and reading goes on."""
+    server: NatsServer = nats_server("2.15.2")
+    access = read_access(server.url)
+    ServerVolume(access).create("IN", subjects=["in.>"])
+    with Connection(access) as connection, Connection(access) as other:
+        publisher = Publisher(connection)
+        for first in range(0, 8 * COUNT, COUNT):
+            publish(publisher, first)
+        publisher.flush()
+        found, deleted = [], 0
+        for batch in pull_range(connection, "IN", 1, 8 * COUNT + 1):
+            found += [int(each.data or b"") for each in batch]
+            if not deleted:
+                for name in other.api("CONSUMER.NAMES.IN")["consumers"]:
+                    other.api(f"CONSUMER.DELETE.IN.{name}")
+                    deleted += 1
+    assert deleted == 1
+    assert found == list(range(8 * COUNT))
+
+
 def test_no_jetstream_is_said_at_once(tmp_path: Path) -> None:
     with (
         TestServer(tmp_path / "js", jetstream=False) as server,

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from headrace.client._kernels import Batch
-from headrace.client.connection import Connection, Message
+from headrace.client.connection import NO_RESPONDERS, Connection, Message
 from headrace.client.patience import Patience, passing
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 
@@ -176,8 +176,9 @@ class _Pull:
             if not message.subject.startswith(self._inbox):
                 continue
             text = message.status_text.lower()
-            if any(word in text for word in _GONE):
-                raise ConnectionLost(f"stream {self._stream}: {message.status_text}")
+            # 503: the consumer's node is gone, or the others do not know yet that it listens.
+            if message.status == NO_RESPONDERS or any(word in text for word in _GONE):
+                raise ConnectionLost(f"stream {self._stream}: {message.status} {message.status_text}")
             if message.status == NO_MESSAGES and not self._connection.intake.messages:
                 self._pending = 0
             elif message.status == CONFLICT and "maxbytes" in text.replace(" ", ""):
