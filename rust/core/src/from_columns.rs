@@ -77,7 +77,7 @@ pub struct HeaderColumns<'a> {
 
 pub enum Headers<'a> {
     None,
-    Maps(HeaderColumns<'a>),
+    Maps(Box<HeaderColumns<'a>>),
     Blocks(Column<'a>, HeaderCodec),
 }
 

@@ -226,12 +226,12 @@ fn batch_from_columns(
         key: key.as_ref().map(|parts| parts.column("key")),
         headers: match (&headers, &blocks) {
             (_, Some((parts, codec))) => Headers::Blocks(parts.column("headers_raw"), *codec),
-            (Some((maps, names, lists, values)), None) => Headers::Maps(HeaderColumns {
+            (Some((maps, names, lists, values)), None) => Headers::Maps(Box::new(HeaderColumns {
                 maps: maps.column("headers"),
                 names: names.column("headers"),
                 lists: lists.column("headers"),
                 values: values.column("headers"),
-            }),
+            })),
             (None, None) => Headers::None,
         },
         positions: positions.as_deref(),
