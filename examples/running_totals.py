@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQuery
 
 from examples.common import arguments, orders, source_options
@@ -28,26 +28,24 @@ class RunningTotal(StatefulProcessor):
         yield Row(region=key[0], orders=count, amount=amount, last_seq=last)
 
 
-def running_totals(
-    spark: SparkSession,
-    source: dict[str, Any],
-    checkpoint: str,
-    name: str,
-    trigger: dict[str, Any] | None = None,
-) -> StreamingQuery:
-    """Start the query; every change of a total is a row of the table `name`."""
+def running_totals(spark: SparkSession, source: dict[str, Any], out: str, checkpoint: str) -> StreamingQuery:
+    """Start the query; every change of a total is a row of the Parquet files in `out`."""
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     changed = (
         orders(spark, source)
         .groupBy("region")
         .transformWithState(RunningTotal(), outputStructType=OUTPUT, outputMode="Update", timeMode="None")
     )
+
+    def write(rows: DataFrame, batch: int) -> None:
+        # A batch that comes again replaces what its first attempt wrote.
+        rows.write.mode("overwrite").parquet(f"{out}/batch={batch}")
+
     return (
-        changed.writeStream.format("memory")
-        .queryName(name)
+        changed.writeStream.foreachBatch(write)
         .outputMode("update")
         .option("checkpointLocation", checkpoint)
-        .trigger(**(trigger or {"availableNow": True}))
+        .trigger(availableNow=True)
         .start()
     )
 
@@ -55,5 +53,6 @@ def running_totals(
 if __name__ == "__main__":
     given = arguments(__doc__)
     session = SparkSession.builder.appName("running totals").getOrCreate()
-    running_totals(session, source_options(given), given.checkpoint, "totals").awaitTermination()
-    session.table("totals").groupBy("region").agg({"orders": "max", "amount": "max"}).show()
+    running_totals(session, source_options(given), given.out, given.checkpoint).awaitTermination()
+    newest = session.read.parquet(given.out).groupBy("region").agg({"orders": "max", "amount": "max"})
+    newest.show()

@@ -78,10 +78,11 @@ def test_a_join_with_a_table(spark: Any, server: TestServer, tmp_path: Path) -> 
 
 def test_state_survives_a_restart(spark: Any, server: TestServer, tmp_path: Path) -> None:
     source = {"url": server.url, "stream": "ORDERS", "endingSequence": "900"}
-    running_totals(spark, source, str(tmp_path / "c"), "first_totals").awaitTermination()
+    running_totals(spark, source, str(tmp_path / "out"), str(tmp_path / "c")).awaitTermination()
     publish(server, 600, 300)
-    running_totals(spark, source, str(tmp_path / "c"), "totals").awaitTermination()
-    rows = {row.region: (row.orders, row.amount) for row in spark.table("totals").collect()}
+    running_totals(spark, source, str(tmp_path / "out"), str(tmp_path / "c")).awaitTermination()
+    found = sorted(spark.read.parquet(str(tmp_path / "out")).collect(), key=lambda row: row.last_seq)
+    rows = {row.region: (row.orders, row.amount) for row in found}
     assert rows == {
         region: (300, sum(n / 4 for n in range(900) if REGIONS[n % 3] == region)) for region in REGIONS
     }
