@@ -121,7 +121,7 @@ def archive(ground: Ground, runs: int) -> Figure:
 
     def ours() -> Sample:
         target = place()
-        sample = ground.run(lambda: pipelines.archive(ground.store, target, session=spark).rows)
+        sample = ground.run(lambda: pipelines.archive(ground.store, target, session=spark, newest=True).rows)
         shutil.rmtree(target)
         return sample
 
