@@ -14,6 +14,7 @@ import shutil
 import time
 from pathlib import Path
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from headrace.client import ServerVolume, read_access
@@ -94,9 +95,13 @@ def main() -> None:
             f.to_json(f.struct(second.alias("second"), "subject", "count")).alias("data"),
         )
     )
+
+    def write(rows: DataFrame, _: int) -> None:
+        rows.write.format("headrace").mode("append").options(url=given.url, stream="TOTALS").save()
+
+    # Windows that grow are changes, and Spark hands changes to a function only.
     query = (
-        totals.writeStream.format("headrace")
-        .options(url=given.url, stream="TOTALS")
+        totals.writeStream.foreachBatch(write)
         .outputMode("update")
         .option("checkpointLocation", str(given.out / "checkpoint"))
         .trigger(availableNow=True)
