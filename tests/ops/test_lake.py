@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from headrace.ops.archive import ArchiveOptions, archive
 from headrace.ops.lake import DeltaLedger
 from tests.ops.helpers import small_store
 
-deltalake: Any = pytest.importorskip("deltalake")
-catalogs: Any = pytest.importorskip("pyiceberg.catalog")
-config: Any = pytest.importorskip("pyiceberg.utils.config")
+deltalake: Any = importlib.import_module("deltalake")
+catalogs: Any = importlib.import_module("pyiceberg.catalog")
+config: Any = importlib.import_module("pyiceberg.utils.config")
 SEQS = [n for n in range(1, 301) if n not in (7, 8, 20)]
 
 

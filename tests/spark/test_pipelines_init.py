@@ -14,8 +14,6 @@ import headrace
 from headrace.cli.main import run
 from tests.ops.helpers import small_store
 
-pytest.importorskip("grpc")
-
 
 @pytest.mark.slow
 def test_the_project_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

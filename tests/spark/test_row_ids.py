@@ -90,7 +90,7 @@ def test_the_same_rows_in_another_order(tmp_path: Path, monkeypatch: pytest.Monk
         ServerVolume(access).create("ROWS", subjects=["rows.>"], duplicate_window=100_000_000)
         target = read_sink_options({"url": server.url}, ["subject", "data", "headers"])
         assert target.ids == "rows"
-        task = Task("app", 3, batch)
+        task = Task("app", 3, batch, "q")
         with monkeypatch.context() as patched:
             patched.setattr(publishing, "Publisher", Mortal)
             with pytest.raises(Killed):
@@ -102,15 +102,35 @@ def test_the_same_rows_in_another_order(tmp_path: Path, monkeypatch: pytest.Monk
         assert (done.rows, done.stored, done.duplicates) == (ROWS, ROWS // 2, ROWS // 2)
         assert stored(access) == wanted(rows)
         check_settling(access, done, (batch + 1) << ROW_BITS)
-        another = publish_rows(target, Task("app", 3, batch + 1), as_batches(rows[:10]))
+        another = publish_rows(target, Task("app", 3, batch + 1, "q"), as_batches(rows[:10]))
         assert another.stored == 10, "the same rows in the next batch are others"
 
 
 def check_settling(access: Any, done: Written, below: int) -> None:
     """The stream is found by the subject; afterwards there is a floor and no list."""
-    assert done.producer == "app/3" and done.subject.startswith("rows.")
+    assert done.producer == "app/q/3" and done.subject.startswith("rows.")
     with Connection(access) as connection:
         settle(connection, None, [done], below)
         answer = connection.request("$HEADRACE.API.PRODUCER.INFO.ROWS")
     shown = msgspec.json.decode(answer.payload)["producers"]
-    assert [(each["producer"], each["floor"], each["numbers"]) for each in shown] == [("app/3", below, 0)]
+    assert [(each["producer"], each["floor"], each["numbers"]) for each in shown] == [("app/q/3", below, 0)]
+
+
+def test_other_rows_under_the_same_application_are_others(tmp_path: Path) -> None:
+    """A single write again is one; other rows, and the first batch of another checkpoint, are never taken for it."""
+    rows = rows_of_a_task()
+    with TestServer(tmp_path / "js") as server:
+        access = read_access(server.url)
+        ServerVolume(access).create("ROWS", subjects=["rows.>"], duplicate_window=100_000_000)
+        target = read_sink_options({"url": server.url}, ["subject", "data", "headers"])
+        counts = [
+            publish_rows(target, task, as_batches(part)).stored
+            for task, part in (
+                (Task("daily", 0, 0), rows[:50]),
+                (Task("daily", 0, 0), rows[:50][::-1]),
+                (Task("daily", 0, 0), rows[50:90]),
+                (Task("daily", 0, 0, "one"), rows[:30]),
+                (Task("daily", 0, 0, "two"), rows[:30]),
+            )
+        ]
+        assert counts == [50, 0, 40, 30, 30]

@@ -49,7 +49,8 @@ class FileWriter(DataSourceArrowWriter):
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._run = target.application or f"batch-{uuid.uuid4().hex[:16]}"
+        # A run of its own: a later one with other rows is no repetition of this one.
+        self._run = f"batch-{uuid.uuid4().hex[:16]}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a worker: one partition."""
@@ -59,8 +60,7 @@ class FileWriter(DataSourceArrowWriter):
         """On the driver: all of them, or an error and nothing more than what the note says."""
         filing = _filing(self._target, self._run)
         file_batch(filing, 0, _files(messages))
-        if self._target.application is None:
-            forget(filing)
+        forget(filing)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Rows that were left and not begun are of no use; those of a batch that was begun stay."""
@@ -80,7 +80,7 @@ class FileStreamWriter(_StreamArrowWriter):
         from headrace.spark.write_stream import this_task
 
         task = this_task(self._target.application)
-        return _staged(self._target, task.application, task.batch, iterator)
+        return _staged(self._target, f"query-{task.query}", task.batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: once for each batch, however often Spark asks."""

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import BadInput
 from headrace.spark.filing import FileWriter
-from headrace.spark.publishing import Task, Written, publish_rows
+from headrace.spark.publishing import Task, publish_rows
 from headrace.spark.sink_options import Target, read_sink_options
 
 
@@ -47,13 +47,3 @@ class ServerWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """What was acknowledged stays: only that can never lose anything."""
-
-
-def totals(messages: list[WriterCommitMessage | None]) -> tuple[int, int, int]:
-    """(rows, stored, duplicates) of all tasks."""
-    done = [each for each in messages if isinstance(each, Written)]
-    return (
-        sum(each.rows for each in done),
-        sum(each.stored for each in done),
-        sum(each.duplicates for each in done),
-    )

@@ -36,7 +36,7 @@ def this_task(application: str | None) -> Task:
     context: Any = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = int(context.getLocalProperty("streaming.sql.batchId"))
-    return Task(application or f"query-{query}", context.partitionId(), batch)
+    return Task(application or f"query-{query}", context.partitionId(), batch, str(query))
 
 
 class ServerStreamWriter(DataSourceStreamArrowWriter):
