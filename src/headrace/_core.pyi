@@ -228,6 +228,22 @@ def js_check_block(
 ) -> list[tuple[str, int, int, int | None, int | None, str]]:
     """Every hash and boundary of a block file; [(kind, offset, length, first, next, detail)] of what is wrong."""
 
+def js_block_columns(
+    disk: Disk,
+    path: str,
+    stream: str,
+    number: int,
+    guard: bytes | None,
+    cipher: tuple[str, bytes, bytes] | None,
+    first: int,
+    next: int,
+    dead: Sequence[int],
+    names: Sequence[str],
+) -> tuple[
+    int, dict[str, tuple[Buffer, ...]], list[tuple[str, int, int, int | None, int | None, str]], int, int
+]:
+    """(rows, columns, findings, file bytes, plain bytes)"""
+
 def js_scan_block(
     disk: Disk,
     path: str,

@@ -9,7 +9,7 @@ headers map<string, list<string>> · data binary
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -42,9 +42,20 @@ def schema(columns: Sequence[str] | None = None) -> pa.Schema:
 def to_record_batch(batch: Batch, log: str, columns: Sequence[str] | None = None) -> pa.RecordBatch:
     """The asked columns of a batch; the others are not even decoded."""
     wanted = list(columns or COLUMNS)
-    made = batch.arrow_columns([name for name in wanted if name != "log"])
+    return from_buffers(len(batch), batch.arrow_columns(made_by_core(wanted)), log, wanted)
+
+
+def made_by_core(columns: Sequence[str]) -> list[str]:
+    """Those that the core makes: all but the log's name."""
+    return [name for name in columns if name != "log"]
+
+
+def from_buffers(
+    count: int, made: Mapping[str, tuple[Buffer, ...]], log: str, wanted: Sequence[str]
+) -> pa.RecordBatch:
+    """What the core has made, wrapped."""
     arrays: list[Any] = [
-        _log(log, len(batch)) if name == "log" else _array(name, len(batch), made[name]) for name in wanted
+        same_text(log, count) if name == "log" else _array(name, count, made[name]) for name in wanted
     ]
     # The stubs leave the element type of arrays open.
     batches: Any = pa.RecordBatch
@@ -67,7 +78,8 @@ def _names(log: str, count: int) -> Any:
     )
 
 
-def _log(log: str, count: int) -> Any:
+def same_text(log: str, count: int) -> Any:
+    """A column with one value."""
     return _names(log, 1 << max(count - 1, 0).bit_length()).slice(0, count)
 
 

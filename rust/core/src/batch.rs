@@ -33,6 +33,16 @@ impl Span {
     }
 }
 
+/// The bytes of a span; null has none.
+#[inline]
+pub fn bytes_of(buffer: &[u8], span: Span) -> &[u8] {
+    if span.is_null() {
+        return &[];
+    }
+    let start = span.offset as usize;
+    &buffer[start..start + span.len as usize]
+}
+
 /// How the raw header bytes are to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderCodec {
@@ -111,12 +121,13 @@ impl Batch {
         &self.entries[self.range.clone()]
     }
 
+    /// What all spans point into.
+    pub fn buffer(&self) -> &[u8] {
+        &self.buffer
+    }
+
     pub fn bytes(&self, span: Span) -> &[u8] {
-        if span.is_null() {
-            return &[];
-        }
-        let start = span.offset as usize;
-        &self.buffer[start..start + span.len as usize]
+        bytes_of(&self.buffer, span)
     }
 
     /// Subject, key, headers and data together: what a limit on bytes counts.

@@ -10,140 +10,220 @@
 
 use std::ops::Range;
 
-use crate::batch::{Batch, Entry, HeaderCodec, Span};
+use crate::batch::{Batch, Entry, HeaderCodec, Span, bytes_of};
 use crate::layouts::kafka::varint;
 use crate::layouts::rabbitmq::props::{Text, each_text};
+use crate::room;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the column {0} would hold more than 2 GiB; ask for fewer messages at once")]
-pub struct ColumnTooLarge(pub &'static str);
-
-type Buffers = Result<Vec<Vec<u8>>, ColumnTooLarge>;
-
-pub fn positions(batch: &Batch) -> Vec<u8> {
-    fixed(batch, |entry| entry.position as i64)
+pub enum ColumnError {
+    #[error("the column {0} would hold more than 2 GiB; ask for fewer messages at once")]
+    TooLarge(&'static str),
+    #[error("no column {0:?}")]
+    Unknown(String),
 }
 
-pub fn times_ns(batch: &Batch) -> Vec<u8> {
-    fixed(batch, |entry| entry.time)
+type Done = Result<(), ColumnError>;
+
+/// So many messages stay in the processor's cache while every column takes its part of them.
+const PIECE: usize = 1024;
+
+/// Columns in the making: messages come piece by piece, and every column takes its part before the next piece comes.
+pub struct Columns {
+    codec: HeaderCodec,
+    columns: Vec<Column>,
 }
 
-/// Whole microseconds, rounded down: Spark's and Arrow's timestamp here.
-pub fn times_us(batch: &Batch) -> Vec<u8> {
-    fixed(batch, |entry| entry.time.div_euclid(1000))
+enum Column {
+    Position(Vec<u8>),
+    TimeUs(Vec<u8>),
+    TimeNs(Vec<u8>),
+    Subject(Strings),
+    Key(Binary),
+    RawHeaders(Binary),
+    Data(Binary),
+    Headers(Box<Headers>),
 }
 
-fn fixed(batch: &Batch, value: impl Fn(&Entry) -> i64) -> Vec<u8> {
-    let mut out = Vec::with_capacity(batch.len() * 8);
-    for entry in batch.entries() {
-        out.extend_from_slice(&value(entry).to_le_bytes());
+/// The columns `names` of a whole batch: for each its buffers.
+pub fn of_batch(batch: &Batch, names: &[String]) -> Result<Vec<Vec<Vec<u8>>>, ColumnError> {
+    let mut columns = Columns::new(names, batch.codec())?;
+    columns.expect(batch.len(), batch.entries());
+    for piece in batch.entries().chunks(PIECE) {
+        columns.push(batch.buffer(), piece)?;
     }
-    out
+    Ok(columns.finish())
 }
 
-pub fn subjects(batch: &Batch) -> Buffers {
-    let mut column = Strings::new("subject", batch.len());
-    column.bytes.reserve(batch.entries().iter().map(|entry| entry.subject.size()).sum());
-    for entry in batch.entries() {
-        column.push(batch.bytes(entry.subject))?;
+impl Columns {
+    pub fn new(names: &[String], codec: HeaderCodec) -> Result<Columns, ColumnError> {
+        let one = |name: &String| {
+            Ok(match name.as_str() {
+                "seq" => Column::Position(Vec::new()),
+                "time" => Column::TimeUs(Vec::new()),
+                "time_ns" => Column::TimeNs(Vec::new()),
+                "subject" => Column::Subject(Strings::new("subject")),
+                "key" => Column::Key(Binary::new("key")),
+                // As they are stored, in the batch's own codec: what an archive needs to give them back byte for byte.
+                "headers_raw" => Column::RawHeaders(Binary::new("headers_raw")),
+                "headers" => Column::Headers(Box::default()),
+                "data" => Column::Data(Binary::new("data")),
+                other => return Err(ColumnError::Unknown(other.to_string())),
+            })
+        };
+        Ok(Columns { codec, columns: names.iter().map(one).collect::<Result<_, _>>()? })
     }
-    // Mostly plain ASCII, which is checked at once for all; otherwise one by one.
-    if !column.bytes.is_ascii() {
-        column = Strings::new("subject", batch.len());
-        for entry in batch.entries() {
-            column.push_text(batch.bytes(entry.subject))?;
+
+    /// Makes room for so many messages, the like of these.
+    pub fn expect(&mut self, rows: usize, like: &[Entry]) {
+        let sum = |span: fn(&Entry) -> Span| {
+            like.iter().map(|entry| span(entry).size()).sum::<usize>() * rows.div_ceil(like.len().max(1))
+        };
+        for column in &mut self.columns {
+            match column {
+                Column::Position(out) | Column::TimeUs(out) | Column::TimeNs(out) => out.reserve(rows * 8),
+                Column::Subject(out) => out.expect(rows, sum(|entry| entry.subject)),
+                Column::Key(out) => out.values.expect(rows, sum(|entry| entry.key)),
+                Column::RawHeaders(out) => out.values.expect(rows, sum(|entry| entry.headers)),
+                Column::Data(out) => out.values.expect(rows, sum(|entry| entry.data)),
+                Column::Headers(out) => out.map_offsets.reserve(rows * 4),
+            }
         }
     }
-    Ok(vec![Vec::new(), column.offsets, column.bytes])
-}
 
-pub fn keys(batch: &Batch) -> Buffers {
-    binary(batch, "key", |entry| entry.key)
-}
-
-/// As they are stored, in the batch's own codec: what an archive needs to give them back byte for byte.
-pub fn raw_headers(batch: &Batch) -> Buffers {
-    binary(batch, "headers_raw", |entry| entry.headers)
-}
-
-pub fn data(batch: &Batch) -> Buffers {
-    binary(batch, "data", |entry| entry.data)
-}
-
-fn binary(batch: &Batch, name: &'static str, span: impl Fn(&Entry) -> Span) -> Buffers {
-    let mut column = Strings::new(name, batch.len());
-    column.bytes.reserve(batch.entries().iter().map(|entry| span(entry).size()).sum());
-    let mut validity = Validity::default();
-    for entry in batch.entries() {
-        validity.push(!span(entry).is_null());
-        column.push(batch.bytes(span(entry)))?;
+    /// Messages whose spans point into `buffer`.
+    pub fn push(&mut self, buffer: &[u8], entries: &[Entry]) -> Done {
+        for column in &mut self.columns {
+            match column {
+                Column::Position(out) => fixed(out, entries, |entry| entry.position as i64),
+                // Whole microseconds, rounded down: Spark's and Arrow's timestamp here.
+                Column::TimeUs(out) => fixed(out, entries, |entry| entry.time.div_euclid(1000)),
+                Column::TimeNs(out) => fixed(out, entries, |entry| entry.time),
+                Column::Subject(out) => subjects(out, buffer, entries)?,
+                Column::Key(out) => out.push(buffer, entries, |entry| entry.key)?,
+                Column::RawHeaders(out) => out.push(buffer, entries, |entry| entry.headers)?,
+                Column::Data(out) => out.push(buffer, entries, |entry| entry.data)?,
+                Column::Headers(out) => out.push(self.codec, buffer, entries)?,
+            }
+        }
+        Ok(())
     }
-    Ok(vec![validity.finish(), column.offsets, column.bytes])
+
+    pub fn finish(self) -> Vec<Vec<Vec<u8>>> {
+        let one = |column| match column {
+            Column::Position(out) | Column::TimeUs(out) | Column::TimeNs(out) => vec![out],
+            Column::Subject(out) => vec![Vec::new(), out.offsets, out.bytes],
+            Column::Key(out) | Column::RawHeaders(out) | Column::Data(out) => {
+                vec![out.validity.finish(), out.values.offsets, out.values.bytes]
+            }
+            Column::Headers(out) => out.finish(),
+        };
+        self.columns.into_iter().map(one).collect()
+    }
+}
+
+fn fixed(out: &mut Vec<u8>, entries: &[Entry], value: impl Fn(&Entry) -> i64) {
+    let start = out.len();
+    out.resize(start + entries.len() * 8, 0);
+    for (place, entry) in out[start..].chunks_exact_mut(8).zip(entries) {
+        place.copy_from_slice(&value(entry).to_le_bytes());
+    }
+}
+
+fn subjects(out: &mut Strings, buffer: &[u8], entries: &[Entry]) -> Done {
+    let (start, count) = (out.bytes.len(), out.offsets.len());
+    for entry in entries {
+        out.push(bytes_of(buffer, entry.subject))?;
+    }
+    // Mostly plain ASCII, which is checked at once for all; otherwise one by one.
+    if !out.bytes[start..].is_ascii() {
+        out.bytes.truncate(start);
+        out.offsets.truncate(count);
+        for entry in entries {
+            out.push_text(bytes_of(buffer, entry.subject))?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that may be null.
+struct Binary {
+    validity: Validity,
+    values: Strings,
+}
+
+impl Binary {
+    fn new(name: &'static str) -> Binary {
+        Binary { validity: Validity::default(), values: Strings::new(name) }
+    }
+
+    fn push(&mut self, buffer: &[u8], entries: &[Entry], span: impl Fn(&Entry) -> Span) -> Done {
+        for entry in entries {
+            self.validity.push(!span(entry).is_null());
+            self.values.push(bytes_of(buffer, span(entry)))?;
+        }
+        Ok(())
+    }
 }
 
 /// Names in the order of their first appearance, each with all its values in order.
-pub fn headers(batch: &Batch) -> Buffers {
-    let mut validity = Validity::default();
-    let mut map_offsets = offsets_with_capacity(batch.len());
-    let mut names = Strings::new("headers", batch.len());
-    let mut list_offsets = offsets_with_capacity(batch.len());
-    let mut values = Strings::new("headers", batch.len());
-    let (mut name_count, mut value_count) = (0i32, 0i32);
-    let mut seen: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
-    let mut pairs: Vec<HeaderPair<'_>> = Vec::new();
-    let (mut pieces, mut last_raw): (Vec<(bool, Range<usize>)>, &[u8]) = (Vec::new(), b"");
-    for entry in batch.entries() {
-        validity.push(!entry.headers.is_null());
-        seen.clear();
-        pairs.clear();
-        if !entry.headers.is_null() && batch.codec() == HeaderCodec::Amqp {
-            let raw = batch.bytes(entry.headers);
-            // Messages of one batch mostly have the same properties: decode them once.
-            if pieces.is_empty() || last_raw != raw {
-                last_raw = raw;
-                pieces.clear();
-                let mut open: Option<&[u8]> = None;
-                each_text(raw, |name, value| {
-                    if open.replace(name) != Some(name) {
-                        pieces.push((true, names.push_text(name)?));
-                    }
-                    let at = match value {
-                        Text::Bytes(bytes) => values.push_text(bytes),
-                        Text::Signed(value) => values.push(itoa::Buffer::new().format(value).as_bytes()),
-                        Text::Unsigned(value) => values.push(itoa::Buffer::new().format(value).as_bytes()),
-                        Text::Made(text) => values.push(text.as_bytes()),
-                    };
-                    pieces.push((false, at?));
-                    Ok(())
-                })?;
-            } else {
-                for (is_name, at) in &pieces {
-                    if *is_name { names.push_again(at.clone())? } else { values.push_again(at.clone())? }
-                }
-            }
-            for (number, (is_name, _)) in pieces.iter().enumerate() {
-                if *is_name {
-                    name_count += 1;
-                    continue;
-                }
-                value_count += 1;
-                if pieces.get(number + 1).is_none_or(|(next_is_name, _)| *next_is_name) {
-                    list_offsets.extend_from_slice(&value_count.to_le_bytes());
-                }
-            }
-        } else if !entry.headers.is_null() {
-            // What cannot be read as headers shows none.
-            let _ = header_pairs(batch.codec(), batch.bytes(entry.headers), &mut pairs);
+struct Headers {
+    validity: Validity,
+    map_offsets: Vec<u8>,
+    names: Strings,
+    list_offsets: Vec<u8>,
+    values: Strings,
+    name_count: i32,
+    value_count: i32,
+}
+
+impl Default for Headers {
+    fn default() -> Self {
+        Headers {
+            validity: Validity::default(),
+            map_offsets: no_offsets(),
+            names: Strings::new("headers"),
+            list_offsets: no_offsets(),
+            values: Strings::new("headers"),
+            name_count: 0,
+            value_count: 0,
         }
-        if distinct(&pairs) {
-            for (name, value) in pairs.drain(..) {
-                names.push_text(name)?;
-                values.push_text(value.unwrap_or(&[]))?;
-                (name_count, value_count) = (name_count + 1, value_count + 1);
-                list_offsets.extend_from_slice(&value_count.to_le_bytes());
+    }
+}
+
+impl Headers {
+    fn push(&mut self, codec: HeaderCodec, buffer: &[u8], entries: &[Entry]) -> Done {
+        let mut pairs: Vec<HeaderPair<'_>> = Vec::new();
+        let mut same = Same { raw: b"", pieces: Vec::new() };
+        for entry in entries {
+            let there = !entry.headers.is_null();
+            self.validity.push(there);
+            if there && codec == HeaderCodec::Amqp {
+                self.amqp(bytes_of(buffer, entry.headers), &mut same)?;
+            } else if there {
+                pairs.clear();
+                // What cannot be read as headers shows none.
+                let _ = header_pairs(codec, bytes_of(buffer, entry.headers), &mut pairs);
+                self.pairs(&pairs)?;
             }
+            self.map_offsets.extend_from_slice(&self.name_count.to_le_bytes());
         }
-        for (name, value) in &pairs {
+        Ok(())
+    }
+
+    fn pairs(&mut self, pairs: &[HeaderPair<'_>]) -> Done {
+        if distinct(pairs) {
+            for (name, value) in pairs {
+                self.names.push_text(name)?;
+                self.values.push_text(value.unwrap_or(&[]))?;
+                self.name_count += 1;
+                self.value_count += 1;
+                self.end_list();
+            }
+            return Ok(());
+        }
+        let mut seen: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+        for (name, value) in pairs {
             let value = value.unwrap_or(&[]);
             match seen.iter_mut().find(|(known, _)| known == name) {
                 Some((_, list)) => list.push(value),
@@ -151,17 +231,70 @@ pub fn headers(batch: &Batch) -> Buffers {
             }
         }
         for (name, list) in &seen {
-            names.push_text(name)?;
+            self.names.push_text(name)?;
             for value in list {
-                values.push_text(value)?;
-                value_count += 1;
+                self.values.push_text(value)?;
+                self.value_count += 1;
             }
-            name_count += 1;
-            list_offsets.extend_from_slice(&value_count.to_le_bytes());
+            self.name_count += 1;
+            self.end_list();
         }
-        map_offsets.extend_from_slice(&name_count.to_le_bytes());
+        Ok(())
     }
-    Ok(vec![validity.finish(), map_offsets, names.offsets, names.bytes, list_offsets, values.offsets, values.bytes])
+
+    /// Messages of one batch mostly have the same properties: they are decoded once.
+    fn amqp<'a>(&mut self, raw: &'a [u8], same: &mut Same<'a>) -> Done {
+        if same.pieces.is_empty() || same.raw != raw {
+            same.raw = raw;
+            same.pieces.clear();
+            let mut open: Option<&[u8]> = None;
+            each_text(raw, |name, value| {
+                if open.replace(name) != Some(name) {
+                    same.pieces.push((true, self.names.push_text(name)?));
+                }
+                let at = match value {
+                    Text::Bytes(bytes) => self.values.push_text(bytes),
+                    Text::Signed(value) => self.values.push(itoa::Buffer::new().format(value).as_bytes()),
+                    Text::Unsigned(value) => self.values.push(itoa::Buffer::new().format(value).as_bytes()),
+                    Text::Made(text) => self.values.push(text.as_bytes()),
+                };
+                same.pieces.push((false, at?));
+                Ok::<(), ColumnError>(())
+            })?;
+        } else {
+            for (is_name, at) in &same.pieces {
+                let list = if *is_name { &mut self.names } else { &mut self.values };
+                list.push_again(at.clone())?;
+            }
+        }
+        for (number, (is_name, _)) in same.pieces.iter().enumerate() {
+            if *is_name {
+                self.name_count += 1;
+                continue;
+            }
+            self.value_count += 1;
+            if same.pieces.get(number + 1).is_none_or(|(next_is_name, _)| *next_is_name) {
+                self.end_list();
+            }
+        }
+        Ok(())
+    }
+
+    fn end_list(&mut self) {
+        self.list_offsets.extend_from_slice(&self.value_count.to_le_bytes());
+    }
+
+    fn finish(self) -> Vec<Vec<u8>> {
+        let (names, values) = (self.names, self.values);
+        let validity = self.validity.finish();
+        vec![validity, self.map_offsets, names.offsets, names.bytes, self.list_offsets, values.offsets, values.bytes]
+    }
+}
+
+/// Properties that were decoded, and where names (true) and values of them lie.
+struct Same<'a> {
+    raw: &'a [u8],
+    pieces: Vec<(bool, Range<usize>)>,
 }
 
 /// Whether no name comes twice.
@@ -184,9 +317,11 @@ pub fn header_pairs<'a>(codec: HeaderCodec, block: &'a [u8], pairs: &mut Vec<Hea
 }
 
 fn nats_headers<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) {
-    let mut rest = block;
-    let mut first = true;
-    while let Some(end) = memchr::memchr_iter(b'\r', rest).find(|at| rest.get(at + 1) == Some(&b'\n')) {
+    let plain = block.strip_prefix(b"NATS/1.0\r\n");
+    let mut rest = plain.unwrap_or(block);
+    let mut first = plain.is_none();
+    while rest != b"\r\n" {
+        let Some(end) = memchr::memchr_iter(b'\r', rest).find(|at| rest.get(at + 1) == Some(&b'\n')) else { break };
         let line = &rest[..end];
         rest = &rest[end + 2..];
         if std::mem::take(&mut first) {
@@ -226,10 +361,8 @@ fn kafka_headers<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) -> Option
     (at == block.len()).then_some(())
 }
 
-fn offsets_with_capacity(count: usize) -> Vec<u8> {
-    let mut offsets = Vec::with_capacity((count + 1) * 4);
-    offsets.extend_from_slice(&0i32.to_le_bytes());
-    offsets
+fn no_offsets() -> Vec<u8> {
+    0i32.to_le_bytes().to_vec()
 }
 
 struct Strings {
@@ -239,12 +372,18 @@ struct Strings {
 }
 
 impl Strings {
-    fn new(name: &'static str, count: usize) -> Strings {
-        Strings { name, offsets: offsets_with_capacity(count), bytes: Vec::new() }
+    fn new(name: &'static str) -> Strings {
+        Strings { name, offsets: no_offsets(), bytes: Vec::new() }
+    }
+
+    /// Room for so many values of so many bytes in all; nothing was pushed yet.
+    fn expect(&mut self, count: usize, bytes: usize) {
+        self.offsets.reserve(count * 4);
+        self.bytes = room::with_capacity(bytes);
     }
 
     /// Where the bytes lie now.
-    fn push(&mut self, bytes: &[u8]) -> Result<Range<usize>, ColumnTooLarge> {
+    fn push(&mut self, bytes: &[u8]) -> Result<Range<usize>, ColumnError> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.end()?;
@@ -252,18 +391,18 @@ impl Strings {
     }
 
     /// The same value once more.
-    fn push_again(&mut self, at: Range<usize>) -> Result<(), ColumnTooLarge> {
+    fn push_again(&mut self, at: Range<usize>) -> Result<(), ColumnError> {
         self.bytes.extend_from_within(at);
         self.end()
     }
 
-    fn end(&mut self) -> Result<(), ColumnTooLarge> {
-        let end = i32::try_from(self.bytes.len()).map_err(|_| ColumnTooLarge(self.name))?;
+    fn end(&mut self) -> Result<(), ColumnError> {
+        let end = i32::try_from(self.bytes.len()).map_err(|_| ColumnError::TooLarge(self.name))?;
         self.offsets.extend_from_slice(&end.to_le_bytes());
         Ok(())
     }
 
-    fn push_text(&mut self, bytes: &[u8]) -> Result<Range<usize>, ColumnTooLarge> {
+    fn push_text(&mut self, bytes: &[u8]) -> Result<Range<usize>, ColumnError> {
         if bytes.is_ascii() {
             return self.push(bytes);
         }

@@ -16,5 +16,6 @@ pub mod ledger;
 #[cfg(target_os = "linux")]
 pub mod net;
 pub mod recast;
+pub mod room;
 pub mod subjects;
 pub mod wire;

@@ -90,6 +90,16 @@ fn optional_at<'py>(list: &Option<Bound<'py, PyAny>>, at: usize) -> PyResult<Opt
     }
 }
 
+/// Columns by their names, each as a tuple of buffers for Arrow.
+pub fn column_buffers<'py>(py: Python<'py>, names: &[String], made: Vec<Vec<Vec<u8>>>) -> PyResult<Bound<'py, PyDict>> {
+    let result = PyDict::new(py);
+    for (name, buffers) in names.iter().zip(made) {
+        let wrapped: PyResult<Vec<_>> = buffers.into_iter().map(|b| Py::new(py, Buffer(b))).collect();
+        result.set_item(name, PyTuple::new(py, wrapped?)?)?;
+    }
+    Ok(result)
+}
+
 #[pymethods]
 impl Batch {
     #[staticmethod]
@@ -219,27 +229,8 @@ impl Batch {
     }
 
     fn arrow_columns<'py>(&self, py: Python<'py>, names: Vec<String>) -> PyResult<Bound<'py, PyDict>> {
-        let batch = &self.0;
-        let made: PyResult<Vec<Vec<Vec<u8>>>> = py.detach(|| {
-            let one = |name: &String| match name.as_str() {
-                "seq" => Ok(vec![columns::positions(batch)]),
-                "time" => Ok(vec![columns::times_us(batch)]),
-                "time_ns" => Ok(vec![columns::times_ns(batch)]),
-                "subject" => columns::subjects(batch).map_err(|e| bad_input(e.to_string())),
-                "key" => columns::keys(batch).map_err(|e| bad_input(e.to_string())),
-                "headers" => columns::headers(batch).map_err(|e| bad_input(e.to_string())),
-                "headers_raw" => columns::raw_headers(batch).map_err(|e| bad_input(e.to_string())),
-                "data" => columns::data(batch).map_err(|e| bad_input(e.to_string())),
-                other => Err(bad_input(format!("no column {other:?}"))),
-            };
-            names.iter().map(one).collect()
-        });
-        let result = PyDict::new(py);
-        for (name, buffers) in names.iter().zip(made?) {
-            let wrapped: PyResult<Vec<_>> = buffers.into_iter().map(|b| Py::new(py, Buffer(b))).collect();
-            result.set_item(name, PyTuple::new(py, wrapped?)?)?;
-        }
-        Ok(result)
+        let made = py.detach(|| columns::of_batch(&self.0, &names)).map_err(|error| bad_input(error.to_string()))?;
+        column_buffers(py, &names, made)
     }
 
     #[getter]

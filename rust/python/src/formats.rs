@@ -1,6 +1,7 @@
 //! Single files of the JetStream layout, and the hash and compression they use, as functions.
 
 use headrace_core::batch::{self as core, Entry, HeaderCodec};
+use headrace_core::columns::Columns;
 use headrace_core::compress;
 use headrace_core::hash::HashKey;
 use headrace_core::layouts::jetstream::block::{self, Block, compress_block};
@@ -9,13 +10,13 @@ use headrace_core::layouts::jetstream::index_db::IndexDb;
 use headrace_core::layouts::jetstream::record::{self, View};
 use headrace_core::layouts::jetstream::seqset::SeqSet;
 use headrace_core::layouts::jetstream::varint::DecodeError;
-use headrace_core::layouts::jetstream::{query, remove, scan};
+use headrace_core::layouts::jetstream::{remove, scan};
 use headrace_core::subjects;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use std::sync::Arc;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, column_buffers};
 use crate::block_log::{CipherTuple, cipher_key};
 use crate::disk::Disk;
 use crate::errors::{bad_input, damaged, disk_error};
@@ -35,6 +36,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(js_encode_idx, module)?,
         wrap_pyfunction!(js_decode_index, module)?,
         wrap_pyfunction!(js_scan_block, module)?,
+        wrap_pyfunction!(js_block_columns, module)?,
         wrap_pyfunction!(js_check_block, module)?,
         wrap_pyfunction!(subject_matches, module)?,
         wrap_pyfunction!(subject_valid, module)?,
@@ -241,15 +243,15 @@ fn js_scan_block(
     let disk = disk.inner();
     py.detach(|| {
         let block = Block::new(number, stream.as_bytes(), cipher);
-        let (data, file_bytes, scan) = block::load(disk.as_ref(), path, &block, guard)?;
-        let mut entries: Vec<Entry> = Vec::with_capacity(scan.records.len());
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut take = |_: &[u8], some: &[Entry]| entries.extend_from_slice(some);
+        let (data, file_bytes, scan) = block::load_taking(disk.as_ref(), path, &block, guard, Some(&mut take))?;
         let (mut tombstones, mut placeholders) = (Vec::new(), Vec::new());
-        for found in &scan.records {
+        for found in scan.records.iter().filter(|found| found.raw_sequence & !record::SEQUENCE_MASK != 0) {
             let Ok(view) = View::parse(&data, found.offset as usize) else { continue };
-            match (view.is_tombstone(), view.is_message()) {
-                (true, _) => tombstones.push((view.sequence(), view.time)),
-                (_, true) => entries.push(query::entry_of(&view, 0)),
-                _ => placeholders.push(view.sequence()),
+            match view.is_tombstone() {
+                true => tombstones.push((view.sequence(), view.time)),
+                false => placeholders.push(view.sequence()),
             }
         }
         let findings = scan.findings.iter().map(finding);
@@ -266,6 +268,61 @@ fn js_scan_block(
         })
     })
     .map_err(disk_error)
+}
+
+/// The messages of a block as columns, in one pass over its bytes: (rows, columns, findings, file bytes, plain bytes).
+/// Messages outside `[first, next)` and those in `dead` (sorted) are left out.
+type BlockColumns<'py> = (usize, Bound<'py, PyDict>, Vec<Finding>, u64, usize);
+
+#[pyfunction]
+#[pyo3(signature = (disk, path, stream, number, guard, cipher, first, next, dead, names))]
+#[allow(clippy::too_many_arguments)] // what a task knows of its block
+fn js_block_columns<'py>(
+    py: Python<'py>,
+    disk: &Disk,
+    path: &str,
+    stream: &str,
+    number: u64,
+    guard: Option<&[u8]>,
+    cipher: Option<CipherTuple>,
+    first: u64,
+    next: u64,
+    dead: Vec<u64>,
+    names: Vec<String>,
+) -> PyResult<BlockColumns<'py>> {
+    let cipher = cipher.map(cipher_key).transpose()?;
+    let disk = disk.inner();
+    let (made, rows, findings, file_bytes, plain_bytes) = py.detach(|| {
+        let block = Block::new(number, stream.as_bytes(), cipher);
+        let mut columns = Columns::new(&names, HeaderCodec::Nats).map_err(|error| bad_input(error.to_string()))?;
+        let (mut rows, mut problem, mut kept) = (0, None, Vec::new());
+        let wanted = |entry: &Entry| (first..next).contains(&entry.position);
+        let mut take = |bytes: &[u8], some: &[Entry]| {
+            let all = dead.is_empty() && some.first().is_none_or(wanted) && some.last().is_none_or(wanted);
+            if !all {
+                kept.clear();
+                kept.extend(some.iter().filter(|e| wanted(e) && dead.binary_search(&e.position).is_err()));
+            }
+            let some = if all { some } else { &kept };
+            if rows == 0 && !some.is_empty() {
+                // The rest of the block is probably like its first messages.
+                let seen = some.last().map_or(1, |entry| entry.data.offset as usize + entry.data.size()).max(1);
+                columns.expect(bytes.len().div_ceil(seen) * some.len(), some);
+            }
+            rows += some.len();
+            if problem.is_none() {
+                problem = columns.push(bytes, some).err();
+            }
+        };
+        let (data, file_bytes, scan) =
+            block::load_taking(disk.as_ref(), path, &block, guard, Some(&mut take)).map_err(disk_error)?;
+        if let Some(problem) = problem {
+            return Err(bad_input(problem.to_string()));
+        }
+        let findings: Vec<Finding> = scan.findings.iter().map(finding).collect();
+        Ok((columns.finish(), rows, findings, file_bytes, data.len()))
+    })?;
+    Ok((rows, column_buffers(py, &names, made)?, findings, file_bytes, plain_bytes))
 }
 
 fn finding(found: &scan::Finding) -> Finding {

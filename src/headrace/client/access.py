@@ -15,7 +15,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import BadInput, NotFound
-from headrace.nkeys import read_creds
 
 DEFAULT_PORT = 4222
 SECRET_BYTES_MAX = 1 << 20
@@ -63,6 +62,8 @@ class Access:
         if nkey_file is not None:
             seed = read_secret(nkey_file).strip()
         if creds is not None:
+            from headrace.nkeys import read_creds
+
             jwt, seed = read_creds(read_secret(creds), creds)
         return replace(
             self,

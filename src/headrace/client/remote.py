@@ -71,10 +71,13 @@ class ServerTask(ScanTask):
         return self if {"data", "headers"} & set(columns) else replace(self, bodies=False)
 
     def scan(
-        self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        predicate: Predicate | None = None,
+        damage: list[Damage] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         task = self if columns is None else self.showing(columns)
-        yield from ScanTask.scan(task, columns, predicate)
+        yield from ScanTask.scan(task, columns, predicate, damage)
 
     def joined(self, other: ScanTask) -> ScanTask | None:
         """One reader for neighbours: a consumer costs a few milliseconds."""

@@ -138,12 +138,15 @@ class ScanTask(ABC):
         return None
 
     def scan(
-        self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        predicate: Predicate | None = None,
+        damage: list[Damage] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow batches."""
         from headrace.arrow import to_record_batch
 
-        for batch in self.batches(predicate):
+        for batch in self.batches(predicate, damage):
             yield to_record_batch(batch, self.log, columns)
 
 

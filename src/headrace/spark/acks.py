@@ -21,7 +21,8 @@ from pyspark.sql.datasource import InputPartition
 from headrace.errors import NotFound
 from headrace.layouts.jetstream.store import FileStreamStore
 from headrace.spark.batch import BlockReader
-from headrace.spark.columns import TIME, Columns, arrow, kernels
+from headrace.spark.columns import TIME, Columns, arrow
+from headrace.spark.kernels import kernels
 from headrace.spark.options import Asked
 from headrace.spark.planning import places
 

@@ -20,7 +20,7 @@ class BlockReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """What may hold a match, in pieces of about `targetPartitionBytes`. The store is only read."""
-        return parts(self._asked, self._predicate)
+        return parts(self._asked, self._predicate, self._columns)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The messages of one piece."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute
 
 from headrace.arrow import COLUMNS, schema, to_record_batch
 from headrace.errors import BadInput
@@ -15,7 +14,6 @@ from headrace.layouts.base import Batch, Damage
 Columns = Mapping[str, pa.DataType]
 # The stubs leave the element types of arrays open, and with them everything that is made of arrays.
 arrow: Any = pa
-kernels: Any = pyarrow.compute
 
 MESSAGE: Columns = {each.name: each.type for each in arrow.schema(schema(COLUMNS))}
 """The columns that every message has."""

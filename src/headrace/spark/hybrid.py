@@ -104,9 +104,12 @@ class _Below(ScanTask):
         return _Below(self._task.showing(columns), self._seam)
 
     def scan(
-        self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        predicate: Predicate | None = None,
+        damage: list[Damage] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        return self._task.scan(columns, self._cut(predicate))
+        return self._task.scan(columns, self._cut(predicate), damage)
 
     def _cut(self, predicate: Predicate | None) -> Predicate:
         want = predicate or Predicate()

@@ -1,17 +1,10 @@
-"""Columns that only one product has (`layoutColumns=true`, or by name in `columns=`): made only when they are asked for.
-
-JetStream        stream · msg_id (the header Nats-Msg-Id)
-NATS Streaming   channel · reply
-Kafka            topic · partition · leader_epoch · timestamp_type (of the record batch that holds the message)
-RocketMQ         topic · queue_id · commit_log_offset · tags
-RabbitMQ         vhost · queue · exchange · routing_key · persistent
-"""
+"""The columns of `layout_types`, made from batches and tasks: only when they are asked for."""
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -20,47 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.layouts.base import Batch, ScanTask
-from headrace.layouts.detect import JETSTREAM, detect
 from headrace.layouts.jetstream.scan_task import BlockTask
 from headrace.layouts.kafka.names import split_name as split_partition
 from headrace.layouts.kafka.scan_task import SegmentTask
 from headrace.layouts.nats_streaming.scan_task import SliceTask
 from headrace.layouts.rabbitmq.scan_task import SegmentTask as QueueSegment
 from headrace.layouts.rocketmq.log import QueueTask
-from headrace.spark.columns import Columns, arrow, kernels, one_column
+from headrace.spark.columns import arrow, one_column
+from headrace.spark.kernels import kernels
+from headrace.spark.layout_types import TYPES
 
-BY_LAYOUT: dict[str, Columns] = {
-    JETSTREAM: {"stream": pa.string(), "msg_id": pa.string()},
-    "nats_streaming": {"channel": pa.string(), "reply": pa.string()},
-    "kafka": {
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "leader_epoch": pa.int32(),
-        "timestamp_type": pa.string(),
-    },
-    "rocketmq": {
-        "topic": pa.string(),
-        "queue_id": pa.int32(),
-        "commit_log_offset": pa.int64(),
-        "tags": pa.string(),
-    },
-    "rabbitmq": {
-        "vhost": pa.string(),
-        "queue": pa.string(),
-        "exchange": pa.string(),
-        "routing_key": pa.string(),
-        "persistent": pa.bool_(),
-    },
-}
-TYPES: Columns = {name: kind for columns in BY_LAYOUT.values() for name, kind in columns.items()}
 _LOG_APPEND_TIME = 8
 _ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
-
-
-def layout_columns(paths: Sequence[str]) -> Columns:
-    """What the directories have, in all."""
-    found = dict.fromkeys(detect(path) for path in paths)
-    return {name: kind for layout in found for name, kind in BY_LAYOUT[layout].items()}
 
 
 def layout_column(name: str, batch: Batch, task: ScanTask) -> Any:

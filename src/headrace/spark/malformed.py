@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.arrow import COLUMNS, to_record_batch
+from headrace.arrow import COLUMNS, same_text, to_record_batch
 from headrace.errors import Damaged
 from headrace.layouts.base import Batch, Damage, Predicate, ScanTask
 from headrace.layouts.jetstream.scan_task import BlockTask
 from headrace.spark.columns import FINDING, MESSAGE, arrow, finding
-from headrace.spark.layout_columns import TYPES, layout_column
+from headrace.spark.layout_types import TYPES
 from headrace.spark.options import MODES
 
 LOG = logging.getLogger("headrace")
@@ -98,19 +98,25 @@ def told(
 
 def scan(task: ScanTask, want: Predicate, columns: Sequence[str], mode: str) -> Iterator[pa.RecordBatch]:
     """The messages of a task as Arrow, and what `mode` makes of the rest."""
-    if set(columns) <= {"seq", "log"} and isinstance(task, BlockTask):
-        known = task.range_known(want)
-        if known is not None:
-            yield from _numbered(task, *known, columns)
-            return
+    known = known_range(task, want, columns)
+    if known is not None and isinstance(task, BlockTask):
+        yield from _numbered(task, *known, columns)
+        return
     findings = Findings(mode, columns, want)
-    for batch in task.showing(columns).batches(want, findings.found):
+    for made in _record_batches(task.showing(columns), want, columns, findings.found):
         findings.raise_first()
-        yield record_batch(batch, task, columns)
+        yield made
         yield from findings.rows()
     findings.raise_first()
     yield from findings.rows()
     findings.tell(task.log)
+
+
+def known_range(task: ScanTask, want: Predicate, columns: Sequence[str]) -> tuple[int, int] | None:
+    """The positions that a task would show, where only those are asked for and the index accounts for them."""
+    if set(columns) <= {"seq", "log"} and isinstance(task, BlockTask):
+        return task.range_known(want)
+    return None
 
 
 def _numbered(
@@ -121,8 +127,20 @@ def _numbered(
     if task.dead:
         seqs = seqs[~np.isin(seqs, np.array(task.dead, np.int64))]
     if len(seqs):
-        made = {"seq": arrow.array(seqs), "log": arrow.repeat(task.log, len(seqs))}
-        yield arrow.RecordBatch.from_arrays([made[name] for name in columns], schema=_schema(columns))
+        # From buffers: pyarrow's own ways from Python values load pandas first.
+        numbers = arrow.Array.from_buffers(pa.int64(), len(seqs), [None, pa.py_buffer(seqs)])
+        made = [numbers if name == "seq" else same_text(task.log, len(seqs)) for name in columns]
+        yield arrow.RecordBatch.from_arrays(made, schema=_schema(columns))
+
+
+def _record_batches(
+    task: ScanTask, want: Predicate, columns: Sequence[str], found: list[Damage]
+) -> Iterator[pa.RecordBatch]:
+    if set(columns) <= set(COLUMNS):
+        yield from task.scan(columns, want, found)
+        return
+    for batch in task.batches(want, found):
+        yield record_batch(batch, task, columns)
 
 
 def record_batch(batch: Batch, task: ScanTask, columns: Sequence[str]) -> pa.RecordBatch:
@@ -130,6 +148,8 @@ def record_batch(batch: Batch, task: ScanTask, columns: Sequence[str]) -> pa.Rec
     plain = [name for name in columns if name in COLUMNS]
     if len(plain) == len(columns):
         return to_record_batch(batch, task.log, columns)
+    from headrace.spark.layout_columns import layout_column
+
     made = to_record_batch(batch, task.log, plain or ["seq"])
     arrays: list[Any] = []
     for name in columns:

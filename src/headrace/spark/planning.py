@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,15 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from headrace.client import ServerVolume
 from headrace.errors import NotFound
 from headrace.layouts.base import Damage, Log, Predicate, ScanTask
 from headrace.layouts.detect import open_volume
-from headrace.spark.hybrid import HybridLog
-from headrace.spark.malformed import scan, told
+from headrace.spark.malformed import known_range, scan, told
 from headrace.spark.options import TARGET_BYTES, Asked
 from headrace.spark.versions import Versioned
 
 SMALL_BYTES = 8 << 20
+NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,9 @@ def _filed(asked: Asked, stack: ExitStack) -> list[Place]:
 
 def _served(asked: Asked, filed: list[Place], stack: ExitStack) -> list[Place]:
     """The streams of a server; where there are files of one too, both as one log."""
+    from headrace.client import ServerVolume
+    from headrace.spark.hybrid import HybridLog
+
     assert asked.access is not None
     volume = stack.enter_context(ServerVolume(asked.access))
     names = list(asked.logs) if asked.plain_logs else asked.chosen(volume.logs())
@@ -97,26 +99,47 @@ class Sized(Protocol):
 T = TypeVar("T", bound=Sized)
 
 
-def packed(tasks: Iterable[T], target_bytes: int | None, at_least: int) -> list[list[T]]:
-    """Neighbours together up to the target; never fewer groups than asked for, as long as there are tasks.
+def size_of(task: Sized) -> int:
+    """What a task weighs when nothing else is known."""
+    return task.size_bytes
 
-    Without a target: a task costs Spark some 50 ms, so large ones, but all cores of this machine have some.
+
+def packed(
+    tasks: Iterable[T], target_bytes: int | None, at_least: int, weigh: Callable[[T], int] = size_of
+) -> list[list[T]]:
+    """Neighbours together; never fewer groups than asked for, as long as there are tasks.
+
+    With a target: up to that. Without: a task costs Spark some 50 ms, so large ones, but all cores of this machine have
+    some, and the same: a core that ends early waits for the others.
     """
     all_tasks = list(tasks)
-    total = sum(task.size_bytes for task in all_tasks)
+    total = sum(weigh(task) for task in all_tasks)
     if target_bytes is None:
-        each = -(-total // (os.cpu_count() or 1))
-        target_bytes = min(TARGET_BYTES, max(each, SMALL_BYTES))
+        cores = os.cpu_count() or 1
+        rounds = -(-total // (cores * TARGET_BYTES))
+        count = cores * rounds if rounds > 1 else min(cores, -(-total // SMALL_BYTES))
+        return _shared(all_tasks, total, max(count, at_least), weigh)
     limit = min(target_bytes, -(-total // at_least)) if at_least > 1 else target_bytes
     groups: list[list[T]] = []
     room = 0
     for task in all_tasks:
-        if not groups or room < task.size_bytes:
+        if not groups or room < weigh(task):
             groups.append([])
             room = limit
         groups[-1].append(task)
-        room -= task.size_bytes
+        room -= weigh(task)
     return groups
+
+
+def _shared(tasks: list[T], total: int, count: int, weigh: Callable[[T], int]) -> list[list[T]]:
+    """`count` groups of about the same weight: a task belongs where its middle lies."""
+    groups: list[list[T]] = [[] for _ in range(max(count, 1))]
+    before = 0
+    for task in tasks:
+        weight = weigh(task)
+        groups[min((2 * before + weight) * count // max(2 * total, 1), len(groups) - 1)].append(task)
+        before += weight
+    return [group for group in groups if group]
 
 
 def joined(tasks: list[ScanTask]) -> list[ScanTask]:
@@ -131,13 +154,19 @@ def joined(tasks: list[ScanTask]) -> list[ScanTask]:
     return found
 
 
-def parts(asked: Asked, predicate: Predicate) -> list[InputPartition]:
+def parts(asked: Asked, predicate: Predicate, columns: Sequence[str]) -> list[InputPartition]:
     """The partitions of a batch query."""
+
+    def weigh(task: ScanTask) -> int:
+        # What the index knows is not read: only what is sent counts.
+        known = known_range(task, predicate, columns)
+        return task.size_bytes if known is None else (known[1] - known[0]) * NUMBER_BYTES
+
     with ExitStack() as stack:
         found = places(asked, stack)
         tasks = [task for place in found for task in place.log.scan_tasks(predicate)]
         known = absent(found)
-    groups = packed(tasks, asked.target_bytes, asked.min_partitions)
+    groups = packed(tasks, asked.target_bytes, asked.min_partitions, weigh)
     made: list[InputPartition] = [Part(joined(group), predicate) for group in groups]
     return [*made, Part([], predicate, known)] if known else made
 

@@ -19,10 +19,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.errors import BadInput
+from headrace.spark.asked_columns import checked, columns_of
 from headrace.spark.batch import BlockReader
 from headrace.spark.columns import schema_text
 from headrace.spark.options import LATEST, LOG_VIEW, Asked, read_options
-from headrace.spark.views import checked, columns_of, view_reader
 
 SCHEMA = (
     "seq bigint, time timestamp, time_ns bigint, log string, subject string, key binary, "
@@ -62,6 +62,8 @@ class HeadraceSource(DataSource):
             raise BadInput("headrace source: startingFrom=latest is for streams; a batch would read nothing")
         columns = checked(self.asked, schema.fieldNames())
         if self.asked.view != LOG_VIEW:
+            from headrace.spark.views import view_reader
+
             return view_reader(self.asked, columns)
         if not self.asked.pushdown:
             return BlockReader(self.asked, columns)

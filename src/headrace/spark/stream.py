@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,11 +27,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from headrace.client import Hold, shared_connection
 from headrace.errors import BadInput, ConnectionLost, NotFound, ServerRefused
 from headrace.layouts.base import ScanTask
 from headrace.spark.options import LATEST, Asked
 from headrace.spark.planning import Part, Place, absent, joined, packed, places, rows
+
+if TYPE_CHECKING:
+    from headrace.client import Hold
 
 LOG = logging.getLogger("headrace")
 LOOK_EVERY_S = 0.1
@@ -217,6 +219,8 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         asked = self._asked
         if asked.durable is None or asked.access is None:
             return
+        from headrace.client import Hold, shared_connection
+
         for log, (_, following) in reached.items():
             try:
                 if log not in self._holds:

@@ -11,9 +11,9 @@ Planned on the driver from names and sizes, worked on in the workers by function
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -27,10 +27,10 @@ from headrace.ops.checks import CheckTask, plan_checks, run_check
 from headrace.ops.consumers import readers_of
 from headrace.spark import acks
 from headrace.spark.acks import AckReader
-from headrace.spark.columns import FINDING, MESSAGE, Columns, arrow, finding, kernels, known, made, one_column
-from headrace.spark.layout_columns import layout_columns
-from headrace.spark.malformed import CORRUPT, PERMISSIVE, Findings
-from headrace.spark.options import LOG_VIEW, Asked
+from headrace.spark.columns import FINDING, MESSAGE, Columns, arrow, finding, made, one_column
+from headrace.spark.kernels import kernels
+from headrace.spark.malformed import PERMISSIVE, Findings
+from headrace.spark.options import Asked
 from headrace.spark.planning import directories, packed, places
 from headrace.spark.versions import Versioned
 
@@ -221,28 +221,6 @@ VIEWS: dict[str, tuple[Callable[[Asked, list[str]], DataSourceReader], Columns]]
 }
 WHOLE_FILES = ("verify", "damage", "consumers")
 """Views that know no sequences, times and subjects."""
-
-
-def columns_of(asked: Asked) -> Columns:
-    """Everything that the view has: for messages with `_corrupt` where damage is shown, and with the layout's own by option."""
-    if asked.view != LOG_VIEW:
-        return VIEWS[asked.view][1]
-    more: dict[str, pa.DataType] = {}
-    if asked.layout_columns or set(asked.columns) - set(MESSAGE) - {CORRUPT}:
-        more = dict(layout_columns(directories(asked.path)))
-    return {**MESSAGE, **more, **({CORRUPT: FINDING} if asked.mode == PERMISSIVE else {})}
-
-
-def checked(asked: Asked, names: Sequence[str]) -> list[str]:
-    """The columns of a query. BadInput for one that is not there, and where damage would look like messages."""
-    if asked.view == LOG_VIEW and set(names) - set(MESSAGE) - {CORRUPT}:
-        asked = replace(asked, layout_columns=True)
-    columns = known(columns_of(asked), names)
-    if asked.view == LOG_VIEW and asked.mode == PERMISSIVE and CORRUPT not in columns:
-        raise BadInput(
-            f"headrace source: mode=PERMISSIVE shows damage as rows: the column {CORRUPT} is needed to tell them apart"
-        )
-    return columns
 
 
 def view_reader(asked: Asked, columns: list[str]) -> DataSourceReader:

@@ -6,18 +6,21 @@ task then needs nothing but the block's file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.layouts.base import Damage, Predicate, ScanTask
-from headrace.layouts.jetstream._kernels import Batch, Disk, js_scan_block
+from headrace.layouts.jetstream._kernels import Batch, Disk, js_block_columns, js_scan_block
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headrace.layouts.jetstream.store import FileStreamStore
 
 ROWS_AT_ONCE = 65_536
+Finding = tuple[str, int, int, int | None, int | None, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +57,56 @@ class BlockTask(ScanTask):
         disk = Disk.real()
         scan = js_scan_block(disk, self.path, self.stream, self.number, self._guard(disk), self.cipher)
         if damage is not None:
-            # Behind what was planned somebody may be writing now.
-            damage += [
-                Damage(self.path, offset, length, kind, detail, begin, after)
-                for kind, offset, length, begin, after, detail in scan.findings
-                if scan.plain_bytes != scan.file_bytes or offset < self.size_bytes
-            ]
-        first = max(self.first, want.first or 0)
-        following = min(self.next, want.next) if want.next is not None else self.next
-        live = scan.batch.filter(first, following, want.since_ns, want.until_ns, list(want.subjects))
+            damage += self._damage(scan.findings, scan.plain_bytes == scan.file_bytes)
+        live = scan.batch.filter(*self._positions(want), want.since_ns, want.until_ns, list(want.subjects))
         live = live.without(self.dead)
         for start in range(0, len(live), ROWS_AT_ONCE):
             yield live.slice(start, min(start + ROWS_AT_ONCE, len(live)))
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        predicate: Predicate | None = None,
+        damage: list[Damage] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """In one pass over the block where nothing but positions decides; else as every task does it."""
+        want = predicate or Predicate()
+        if want.subjects or want.since_ns is not None or want.until_ns is not None:
+            # A class with slots is made twice: the plain `super()` would name the other one.
+            yield from ScanTask.scan(self, columns, want, damage)
+            return
+        from headrace.arrow import COLUMNS, from_buffers, made_by_core
+
+        disk, wanted = Disk.real(), list(columns or COLUMNS)
+        count, made, found, file_bytes, plain_bytes = js_block_columns(
+            disk,
+            self.path,
+            self.stream,
+            self.number,
+            self._guard(disk),
+            self.cipher,
+            *self._positions(want),
+            self.dead,
+            made_by_core(wanted),
+        )
+        if damage is not None:
+            damage += self._damage(found, plain_bytes == file_bytes)
+        whole = from_buffers(count, made, self.log, wanted)
+        for start in range(0, count, ROWS_AT_ONCE):
+            yield whole.slice(start, ROWS_AT_ONCE)
+
+    def _positions(self, want: Predicate) -> tuple[int, int]:
+        """`[first, next)` of what is asked for."""
+        following = min(self.next, want.next) if want.next is not None else self.next
+        return max(self.first, want.first or 0), following
+
+    def _damage(self, findings: Sequence[Finding], as_written: bool) -> list[Damage]:
+        """What lies in the planned part: behind it somebody may be writing now. (Offsets in a packed block tell nothing.)"""
+        return [
+            Damage(self.path, offset, length, kind, detail, begin, after)
+            for kind, offset, length, begin, after, detail in findings
+            if not as_written or offset < self.size_bytes
+        ]
 
     def _guard(self, disk: Disk) -> bytes | None:
         try:

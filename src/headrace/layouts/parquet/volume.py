@@ -49,11 +49,14 @@ class FileTask(ScanTask):
         yield from _messages(self.rows_of(READ_COLUMNS, predicate), self.codec, predicate)
 
     def scan(
-        self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        predicate: Predicate | None = None,
+        damage: list[Damage] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow batches; without subjects to match nothing goes through the core."""
         if predicate is not None and predicate.subjects:
-            yield from ScanTask.scan(self, columns, predicate)
+            yield from ScanTask.scan(self, columns, predicate, damage)
             return
         yield from self.rows_of(tuple(columns or COLUMNS), predicate)
 

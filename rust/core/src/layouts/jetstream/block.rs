@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::guard::Guard;
 use super::matching::BlockSubjects;
 use super::record::{HASH_SIZE, View};
-use super::scan::{Finding, FindingKind, Hints, Scan, scan};
+use super::scan::{Finding, FindingKind, Hints, Scan, Taker, scan_taking};
 use super::seqset::SeqSet;
 use super::varint::Reader;
 use crate::compress;
@@ -301,9 +301,20 @@ pub fn compress_block(plain: &[u8]) -> Vec<u8> {
 
 /// Reads and scans a block.
 pub fn load(disk: &dyn Disk, path: &str, block: &Block, guard: Option<&[u8]>) -> DiskResult<(Vec<u8>, u64, Scan)> {
+    load_taking(disk, path, block, guard, None)
+}
+
+/// `load`, with its messages for a taker.
+pub fn load_taking(
+    disk: &dyn Disk,
+    path: &str,
+    block: &Block,
+    guard: Option<&[u8]>,
+    take: Option<&mut Taker<'_>>,
+) -> DiskResult<(Vec<u8>, u64, Scan)> {
     let (mut data, file_len, findings) = read_plain(disk, path, block.cipher.as_ref())?;
     let guard = guard.and_then(|bytes| Guard::decode(bytes, &data));
-    let mut scan = scan(&mut data, &block.key, &Hints { guard: guard.as_ref() });
+    let mut scan = scan_taking(&mut data, &block.key, &Hints { guard: guard.as_ref() }, take);
     scan.findings.splice(0..0, findings);
     Ok((data, file_len, scan))
 }

@@ -55,6 +55,11 @@ impl Guard {
         }
     }
 
+    /// How many it covers; no more than their bytes allow.
+    pub fn records(&self) -> usize {
+        self.runs.iter().map(|(count, _)| *count as usize).sum()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = Bounds> + '_ {
         self.runs.iter().flat_map(|(count, bounds)| (0..*count).map(move |_| *bounds))
     }

@@ -19,6 +19,8 @@ pub const LENGTH: usize = 0;
 pub const SEQUENCE: usize = LENGTH + 4;
 pub const TIME: usize = SEQUENCE + 8;
 pub const SUBJECT_LENGTH: usize = TIME + 8;
+/// Sequence and time, which the hash begins with.
+const STAMP_SIZE: usize = SUBJECT_LENGTH - SEQUENCE;
 pub const SUBJECT: usize = SUBJECT_LENGTH + 2;
 pub const HEADER_LENGTH_SIZE: usize = 4;
 pub const HASH_SIZE: usize = 8;
@@ -166,10 +168,18 @@ impl View {
 
     #[inline]
     pub fn hash(&self, block: &[u8], key: &HashKey) -> u64 {
-        let stamp = &block[self.offset + SEQUENCE..self.offset + SUBJECT_LENGTH];
+        let stamp = &block[self.offset + SEQUENCE..][..STAMP_SIZE];
         let body = self.offset + SUBJECT;
         let end = self.end() - HASH_SIZE;
         match self.header_len {
+            None if end - body >= stamp.len() => {
+                // One whole packet at the start: what follows is hashed where it lies.
+                let (head, rest) = block[body..end].split_at(stamp.len());
+                let mut first = [0; 2 * STAMP_SIZE];
+                first[..STAMP_SIZE].copy_from_slice(stamp);
+                first[STAMP_SIZE..].copy_from_slice(head);
+                key.hash_pieces(&[&first, rest])
+            }
             None => key.hash_pieces(&[stamp, &block[body..end]]),
             Some(_) => {
                 let headers = body + self.subject_len + HEADER_LENGTH_SIZE;

@@ -9,8 +9,10 @@
 use memchr::memmem;
 
 use super::guard::{Bounds, Guard};
+use super::query::entry_of;
 use super::record::{HEADERS_BIT, LENGTH, SUBJECT, SUBJECT_LENGTH, View, u32_at};
 use super::resync::{Step, recover};
+use crate::batch::Entry;
 use crate::hash::HashKey;
 
 /// One sound record; `raw_sequence` keeps its flag bits.
@@ -62,6 +64,12 @@ pub struct Hints<'a> {
     pub guard: Option<&'a Guard>,
 }
 
+/// Takes the sound messages of a block, in order and some at a time, while their bytes are still in the processor's cache.
+pub type Taker<'a> = dyn FnMut(&[u8], &[Entry]) + 'a;
+
+/// How many messages a taker gets at a time.
+const PIECE: usize = 1024;
+
 #[derive(Default)]
 pub struct Scan {
     pub records: Vec<RecordRef>,
@@ -84,16 +92,26 @@ pub(super) struct Scanner<'a> {
     /// Bytes that may still be hashed in search of records: four blocks.
     pub budget: usize,
     known_subject: (usize, usize),
+    /// Messages that wait for the taker; `None` where nobody takes them.
+    waiting: Option<Vec<Entry>>,
 }
 
 /// Scans the whole block. `block` may be changed by repairs.
 pub fn scan(block: &mut [u8], key: &HashKey, hints: &Hints<'_>) -> Scan {
+    scan_taking(block, key, hints, None)
+}
+
+/// `scan`, with its messages for a taker. What a taker got is not changed afterwards.
+pub fn scan_taking(block: &mut [u8], key: &HashKey, hints: &Hints<'_>, mut take: Option<&mut Taker<'_>>) -> Scan {
     let budget = block.len() * 4 + 65_536;
-    let mut scanner = Scanner { key, last_sequence: 0, doubt: 0, claimed: 0, budget, known_subject: (0, 0) };
+    let waiting = take.is_some().then(|| Vec::with_capacity(PIECE));
+    let mut scanner = Scanner { key, last_sequence: 0, doubt: 0, claimed: 0, budget, known_subject: (0, 0), waiting };
     let mut scan = Scan::default();
+    scan.records.reserve(hints.guard.map_or(0, Guard::records));
     let mut guarded = hints.guard.map(Guard::iter);
     let mut at = 0;
     while at < block.len() {
+        scanner.hand_over(block, PIECE, &mut take);
         let bounds = guarded.as_mut().and_then(Iterator::next);
         if let Some(bounds) = bounds.filter(|bounds| !bounds_fit(block, at, bounds)) {
             at = scanner.restore_bounds(block, at, &bounds, &mut scan);
@@ -126,12 +144,24 @@ pub fn scan(block: &mut [u8], key: &HashKey, hints: &Hints<'_>) -> Scan {
             }
         }
     }
+    scanner.hand_over(block, 1, &mut take);
     scan.doubt = scanner.doubt;
     scan.highest_plausible = scanner.claimed.max(scanner.last_sequence + scanner.doubt);
     scan
 }
 
 impl Scanner<'_> {
+    /// What waits, if it is as many as that.
+    #[inline]
+    fn hand_over(&mut self, block: &[u8], least: usize, take: &mut Option<&mut Taker<'_>>) {
+        if let (Some(waiting), Some(take)) = (&mut self.waiting, take)
+            && waiting.len() >= least
+        {
+            take(block, waiting);
+            waiting.clear();
+        }
+    }
+
     fn accept(&mut self, view: &View, scan: &mut Scan) {
         if !view.is_tombstone() {
             let sequence = view.sequence();
@@ -147,6 +177,9 @@ impl Scanner<'_> {
                 return;
             }
             (self.last_sequence, self.doubt, self.claimed) = (sequence, 0, 0);
+        }
+        if let Some(waiting) = self.waiting.as_mut().filter(|_| view.is_message()) {
+            waiting.push(entry_of(view, 0));
         }
         scan.records.push(RecordRef { raw_sequence: view.raw_sequence, offset: view.offset as u32 });
         scan.sound_end = view.end();
