@@ -61,6 +61,12 @@ impl Numbers {
         self.floor
     }
 
+    /// The highest that is in it.
+    pub fn highest(&self) -> Option<u64> {
+        let above = self.above.last_key_value().and_then(|(high, bits)| Some(join(*high, bits.max()?)));
+        above.or(self.floor.checked_sub(1))
+    }
+
     pub fn contains(&self, number: u64) -> bool {
         let (high, low) = split(number);
         number < self.floor || self.above.get(&high).is_some_and(|bits| bits.contains(low))

@@ -28,10 +28,18 @@ const SOURCE: &[u8] = b"Nats-Stream-Source";
 struct Marks {
     name: Arc<[u8]>,
     done: Numbers,
+    /// No number above this was ever done: mostly the next one is above, and nothing has to be looked up.
+    highest: Option<u64>,
     used_ns: i64,
     /// As of the last count.
     bytes: usize,
     changed: bool,
+}
+
+impl Marks {
+    fn has_done(&self, number: u64) -> bool {
+        self.highest.is_some_and(|highest| number <= highest) && self.done.contains(number)
+    }
 }
 
 /// Numbers that a message of a run added and that may have to go again.
@@ -101,7 +109,7 @@ impl Producers {
             return Judged::Malformed;
         };
         match self.known.get(name) {
-            Some(marks) if marks.done.contains(last) => Judged::Done,
+            Some(marks) if marks.has_done(last) => Judged::Done,
             None if self.known.len() >= self.producers_max => Judged::TooManyProducers,
             _ if self.bytes >= self.bytes_max => Judged::NoRoom,
             _ => Judged::Fresh(first, last),
@@ -114,10 +122,11 @@ impl Producers {
             self.change(name, |_| ());
         }
         let marks = self.known.get_mut(name).expect("made above if it was not there");
-        let added = if first == last && !marks.done.contains(last) { None } else { marks.done.missing(first, last) };
+        let added = if first == last && !marks.has_done(last) { None } else { marks.done.missing(first, last) };
         let added = added.map(Box::new);
         self.unsure.push(Unsure { sequence, name: marks.name.clone(), first, last, added });
         marks.done.add(first, last);
+        marks.highest = marks.highest.max(Some(last));
         marks.used_ns = marks.used_ns.max(now_ns);
         marks.changed = true;
         self.changes += 1;
@@ -130,11 +139,13 @@ impl Producers {
         let marks = self.known.entry(name.clone()).or_insert_with(|| Marks {
             name,
             done: Numbers::default(),
+            highest: None,
             used_ns: 0,
             bytes: 0,
             changed: false,
         });
         change(marks);
+        marks.highest = marks.highest.max(marks.done.highest());
         marks.changed = true;
     }
 

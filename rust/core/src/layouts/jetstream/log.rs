@@ -8,7 +8,9 @@
 //! ```
 //! Python decides when to roll, evict, sync and unlink; this works through the messages of a batch.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
+
+use memchr::memmem::Finder;
 
 use super::block::{Block, Loaded, Lookup, load, loaded_of};
 use super::chain::Chain;
@@ -560,6 +562,13 @@ fn check_size(batch: &Batch, entry: &crate::batch::Entry) -> LogResult<usize> {
 
 /// Does the header block carry a per-message TTL, a schedule? `index.db` counts both.
 pub fn special_headers(headers: &[u8]) -> (bool, bool) {
-    let has = |name: &[u8]| memchr::memmem::find(headers, name).is_some();
-    (has(b"\r\nNats-TTL:"), has(b"\r\nNats-Schedule:"))
+    // Preparing a search costs more than most headers are long: both begin alike, and only one search is prepared.
+    static START: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\r\nNats-"));
+    let (mut ttl, mut schedule) = (false, false);
+    for at in START.find_iter(headers) {
+        let name = &headers[at + START.needle().len()..];
+        ttl |= name.starts_with(b"TTL:");
+        schedule |= name.starts_with(b"Schedule:");
+    }
+    (ttl, schedule)
 }

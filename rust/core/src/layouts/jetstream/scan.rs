@@ -6,7 +6,9 @@
 //! block ending at its first empty line, and the guard where there is one. The stream's configured subjects
 //! are no test: they may have been others when the message was stored.
 
-use memchr::memmem;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use super::guard::{Bounds, Guard};
 use super::query::entry_of;
@@ -323,5 +325,7 @@ fn stored_subject(subject: &[u8]) -> bool {
 
 /// A header block ends at its first empty line.
 fn headers_end_once(headers: &[u8]) -> bool {
-    memmem::find(headers, b"\r\n\r\n").is_some_and(|at| at + 4 == headers.len())
+    // Preparing a search costs more than most headers are long.
+    static EMPTY_LINE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\r\n\r\n"));
+    EMPTY_LINE.find(headers).is_some_and(|at| at + 4 == headers.len())
 }
