@@ -1,4 +1,4 @@
-"""`python -m bench.report`: docs/internals/speed.md from bench/results/{compare,store}.json."""
+"""`python -m bench.report`: docs/internals/speed.md from bench/results/{compare,spark,store}.json."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "store.json"
+SPARK = ROOT / "bench" / "results" / "spark.json"
 COMPARED = ROOT / "bench" / "results" / "compare.json"
 PAGE = ROOT / "docs" / "internals" / "speed.md"
 
@@ -23,6 +24,18 @@ CPU is the server's, per message, from /proc. For latencies the ratio is nats-se
 
 | workload | throughput | asked | CPU | asked | Headrace | nats-server | |
 |---|---|---|---|---|---|---|---|
+"""
+
+SPARK_HEAD = """
+## Spark beside its Kafka connector and Parquet
+
+Written by `python -m bench.report` from `bench/results/spark.json`; the runs are made by
+`python -m bench.spark --json bench/results/spark.json`: one session (local[2]) on this machine, {rows:,} messages of 128 bytes, everybody in turn
+after one round that is not counted. Medians with their range; CPU is of Spark's JVM, its Python workers and the server, per message.
+`ready` is a Python source that sends ready batches, `discard` a Python sink that throws its rows away: what no Python source or sink can outrun.
+
+| what | asked | seen | |
+|---|---|---|---|
 """
 
 HEAD = """
@@ -43,10 +56,11 @@ def main() -> None:
     told = json.loads(RESULTS.read_text())
     machine = ", ".join(f"{key} {value}" for key, value in told["machine"].items())
     lines = [SERVER_HEAD, *(compared(figure) for figure in json.loads(COMPARED.read_text()))]
+    spark = json.loads(SPARK.read_text())
+    lines.append(SPARK_HEAD.format(rows=spark["rows"]))
+    lines += [told_in_one_line(figure) for figure in spark["figures"]]
     lines.append(HEAD.format(machine=machine).replace("# Speed of the store", "## Speed of the store"))
-    for figure in told["figures"]:
-        mark = "met" if figure["met"] else "short"
-        lines.append(f"| {figure['name']} | {figure['asked']} | {figure['verdict']} | {mark} |\n")
+    lines += [told_in_one_line(figure) for figure in told["figures"]]
     for figure in told["figures"]:
         lines.append(
             f"\n### {figure['name']}\n\n| who | messages/s | CPU us per message | seconds |\n|---|---|---|---|\n"
@@ -57,6 +71,12 @@ def main() -> None:
                 row = ["", "", f"grown by {spread([run['extra'] for run in runs], 'grown')} bytes"]
             lines.append(f"| {who} | {' | '.join(row)} |\n")
     PAGE.write_text("".join(lines))
+
+
+def told_in_one_line(figure: dict[str, Any]) -> str:
+    """A row of a table of figures."""
+    mark = "met" if figure["met"] else "short"
+    return f"| {figure['name']} | {figure['asked']} | {figure['verdict']} | {mark} |\n"
 
 
 def compared(figure: dict[str, Any]) -> str:

@@ -195,3 +195,30 @@ def registered_ready(spark: Any, batch: pa.RecordBatch, place: Path) -> None:
             return Reader(int(self.options["rows"]), int(self.options["parts"]))
 
     spark.dataSource.register(Ready)
+
+
+def registered_discard(spark: Any) -> None:
+    """The sink `discard`: takes every batch and does nothing: the ceiling of any Python sink."""
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamWriter,
+        WriterCommitMessage,
+    )
+    from pyspark.sql.types import StructType
+
+    class Writer(DataSourceStreamArrowWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class Discard(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "discard"
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  (the name that Spark calls)
+            return Writer()
+
+    spark.dataSource.register(Discard)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import Figure, Sample, alternate, spread
+from bench.spark_ground import registered_discard
 from headrace.client import ServerVolume, read_access
 from headrace.ops import parallel
 from headrace.ops.engines import Threads
@@ -62,7 +63,8 @@ def server(ground: Ground, runs: int) -> Figure:
 
 
 def sink(ground: Ground, runs: int) -> Figure:
-    """A stream of rows into a stream, every one acknowledged and on disk; Kafka's sink with acks=all."""
+    """A stream of rows into a stream, every one acknowledged and on disk; Kafka's sink with acks=all (in memory there); a
+    Python sink that throws its rows away, which none of ours can outrun."""
     rows = min(SINK_ROWS, ground.rows)
     source = ground.place / f"sink-{rows}"
     if not source.exists():
@@ -102,11 +104,18 @@ def sink(ground: Ground, runs: int) -> Figure:
             written(frame, "kafka", options)
             return Sample(rows, time.perf_counter() - began, ground.usage.cpu_s((kafka.pid,)) - cpu)
 
+        def nobody() -> Sample:
+            frame = spark.readStream.schema(schema).parquet(str(source))
+            cpu, began = ground.usage.cpu_s(), time.perf_counter()
+            written(frame.select("log", "seq", "subject", "headers", "data"), "discard", {})
+            return Sample(rows, time.perf_counter() - began, ground.usage.cpu_s() - cpu)
+
+        registered_discard(spark)
         return _figure(
             f"sink: a stream of {rows:,} rows, durable acks",
             ">= 3 x Spark's Kafka sink (acks=all)",
             runs,
-            {"headrace": ours, "kafka": theirs},
+            {"headrace": ours, "kafka": theirs, "discard": nobody},
             3.0,
             "kafka",
         )

@@ -38,7 +38,7 @@ NAMES = ["app/ORDERS", "b", "é"]
 names = st.sampled_from(NAMES)
 sent = st.lists(
     st.tuples(
-        names,
+        st.one_of(names, names, st.none()),
         st.integers(0, 40),
         st.integers(0, 4),
         st.sampled_from([None, None, None, "id-1", "id-2"]),
@@ -89,7 +89,7 @@ class ProducerMachine(RuleBasedStateMachine):
         assert "error" not in self.wire.api("STREAM.CREATE.S", config)
 
     @rule(messages=sent)
-    def publish(self, messages: list[tuple[str, int, int, str | None, str, bytes]]) -> None:
+    def publish(self, messages: list[tuple[str | None, int, int, str | None, str, bytes]]) -> None:
         """Several in one buffer: each sees what the one before it did."""
         requests: list[tuple[str, bytes | None, bytes]] = []
         for at, (name, number, left_out, msg_id, rollup, data) in enumerate(messages):
@@ -97,16 +97,18 @@ class ProducerMachine(RuleBasedStateMachine):
             headers = headers_of(
                 Nats_Msg_Id=msg_id,
                 Nats_Rollup=rollup or None,
-                Headrace_Producer_Seq=f"{first}-{number}" if left_out else number,
+                Headrace_Producer_Seq=None if name is None else f"{first}-{number}" if left_out else number,
                 Headrace_Producer=name,
             )
             requests.append((f"s.{at % 3}", headers, data))
         for asked, letter in zip(messages, self.wire.ask(requests), strict=True):
             self._check(asked, letter)
 
-    def _check(self, asked: tuple[str, int, int, str | None, str, bytes], letter: Letter | None) -> None:
+    def _check(
+        self, asked: tuple[str | None, int, int, str | None, str, bytes], letter: Letter | None
+    ) -> None:
         name, number, left_out, msg_id, _, _ = asked
-        done = self.done.get(name, set())
+        done: set[int] = set() if name is None else self.done.get(name, set())
         seq, time_ns = self.ids.get(msg_id or "", (0, 0))
         in_window = msg_id is not None and seq > 0 and time_ns + WINDOW > self.clock.now_ns
         assert letter is not None
@@ -116,8 +118,10 @@ class ProducerMachine(RuleBasedStateMachine):
             return
         self.last += 1
         assert letter.json() == {"stream": "S", "seq": self.last}, letter
-        self.done.setdefault(name, set()).update(range(max(number - left_out, 0), number + 1))
-        if msg_id is not None:
+        if name is not None:
+            self.done.setdefault(name, set()).update(range(max(number - left_out, 0), number + 1))
+        elif msg_id is not None:
+            # Only what has no number is remembered by its id.
             self.ids[msg_id] = (self.last, self.clock.now_ns)
 
     @rule(name=names, below=st.integers(0, 45))

@@ -1,5 +1,7 @@
 """The dedupe window over restarts: ids of stored messages, removed ones too.
 
+A message with a producer's number is remembered by that (`producers`), not by its id.
+
 At start the window is read back from the blocks (a removed message's record is still there until its block goes) and
 from a side file, which is written before a block goes and at a clean stop.
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 FILE = "dedupe"
 MSG_ID = b"Nats-Msg-Id"
+PRODUCER, SOURCE = b"\r\nHeadrace-Producer:", b"Nats-Stream-Source"
 _Saved = list[tuple[bytes, int, int]]
 
 
@@ -46,6 +49,9 @@ def restore_window(store: FileStreamStore, span_ns: int, now_ns: int) -> Window:
 def _note(batch: Batch, since: int, found: dict[bytes, tuple[int, int]]) -> None:
     for record in batch:
         if record.time_ns <= since or record.headers is None or MSG_ID not in record.headers:
+            continue
+        if PRODUCER in record.headers and header_value(record.headers, SOURCE) is None:
+            # Remembered by its number, unless it came from another stream.
             continue
         message_id = header_value(record.headers, MSG_ID)
         if message_id and message_id not in found:

@@ -161,7 +161,11 @@ def _decide_one(
             stream.ttls.add(sequence, now + ttl_ns)
         if rollup is not None:
             stream.rolled_up(subject if rollup.lower() == b"sub" else "", sequence)
-    window.accepted(message_id or b"", sequence, now)
+    if added is not None:
+        # Remembered by its number.
+        window.set_last_id(message_id or b"")
+    else:
+        window.accepted(message_id or b"", sequence, now)
     return sequence
 
 

@@ -135,9 +135,12 @@ pub fn admit(
                     state.accepted_bytes += size_of(&entry) as u64;
                 }
                 let id = headers.get(MSG_ID).unwrap_or(b"");
-                memory.window.accepted(id, sequence, now_ns);
                 if let (Some((first, last)), Some(name)) = (state.numbers.take(), headers.producer) {
+                    // Its number is remembered, in a bit and for ever: its id, in a hundred bytes, need not be.
+                    memory.window.set_last_id(id);
                     memory.producers.join(name, first, last, sequence, now_ns);
+                } else {
+                    memory.window.accepted(id, sequence, now_ns);
                 }
                 if let Some(recent) = &mut state.recent {
                     recent.insert(run.batch.bytes(entry.subject).to_vec(), sequence);
