@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from headrace.errors import NotFound
@@ -177,10 +180,19 @@ def absent(found: Iterable[Place]) -> tuple[Damage, ...]:
     return tuple(each for each in told if each.kind == "missing" and not Path(each.file).exists())
 
 
+@cache
+def settle_worker() -> None:
+    """Once in a worker: everything that is loaded stays. Spark's workers collect garbage after every task, and going over
+    the objects of all modules each time takes as long as reading a block."""
+    gc.freeze()
+
+
 def rows(part: InputPartition | None, columns: list[str], mode: str) -> Iterator[pa.RecordBatch]:
     """In a worker: the messages of a partition. (An empty plan arrives as no partition.)"""
     if isinstance(part, Part):
         part.check()
+        if TaskContext.get() is not None:
+            settle_worker()
         yield from told(part.known, part.predicate, columns, mode)
         for task in part.tasks:
             yield from scan(task, part.predicate, columns, mode)
