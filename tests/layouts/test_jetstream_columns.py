@@ -62,7 +62,7 @@ def both(task: BlockTask, want: Predicate) -> tuple[pa.Table, list[Damage]]:
 
 @pytest.mark.parametrize("want", RANGES, ids=str)
 def test_one_pass_gives_what_messages_give(tasks: list[BlockTask], want: Predicate) -> None:
-    seqs: list[int] = []
+    seqs: list[object] = []
     for task in tasks:
         rows, damage = both(task, want)
         assert not damage
