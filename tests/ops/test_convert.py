@@ -20,6 +20,7 @@ from headrace.layouts.jetstream.volume import JetStreamVolume
 from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.ops import conversion
 from headrace.ops.conversion import convert
+from headrace.ops.conversion.crew import independent
 from headrace.ops.conversion.mapping import default_log, make_mapping
 from headrace.record import format_kafka_headers
 from tests.support import vectors
@@ -44,8 +45,9 @@ def rows(path: Path, name: str) -> list[Row]:
         return [row(record) for record in volume.open(name)]
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("source", LAYOUTS)
-def test_from_a_real_directory_to_every_layout(source: str, tmp_path: Path) -> None:
+def test_from_a_real_directory_to_every_layout(source: str, threads: int, tmp_path: Path) -> None:
     """`convert` compares count and hash itself; here bodies are compared once more, by other means."""
     path = vectors.ROOT / REAL[source]
     options = {"isolation_level": "read_committed"} if source == "kafka" else {}
@@ -54,7 +56,7 @@ def test_from_a_real_directory_to_every_layout(source: str, tmp_path: Path) -> N
             name: [r.data or b"" for r in volume.open(name) if not r.flags & 1] for name in volume.logs()
         }
     for target in LAYOUTS:
-        report = convert(str(path), str(tmp_path / target), target)
+        report = convert(str(path), str(tmp_path / target), target, threads=threads)
         assert report.verified and not report.damage
         assert headrace.detect(str(tmp_path / target)) == target
         with headrace.open(str(tmp_path / target)) as volume:
@@ -269,8 +271,11 @@ def stop_after(calls: int) -> Callable[[int, int], None]:
     return tell
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("target", LAYOUTS)
-def test_interrupted_it_goes_on(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_it_goes_on(
+    target: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with headrace.open(str(tmp_path / "js"), "rw", create=True) as volume:
         for name in ("A", "B"):
             store = volume.create(name, subjects=[f"{name}.>"])
@@ -297,7 +302,9 @@ def test_interrupted_it_goes_on(target: str, tmp_path: Path, monkeypatch: pytest
     while attempts < 40:
         attempts += 1
         try:
-            report = convert(str(tmp_path / "js"), str(out), target, progress=stop_after(2 * attempts))
+            report = convert(
+                str(tmp_path / "js"), str(out), target, threads=threads, progress=stop_after(2 * attempts)
+            )
             break
         except Stop:
             assert not out.exists() and (tmp_path / "out.incomplete").is_dir()
@@ -356,3 +363,37 @@ def test_damage_in_the_source_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(["convert", str(path), str(tmp_path / "js"), "--to", "jetstream", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["verified"] and any(log["damage"] for log in told["logs"])
+
+
+@pytest.mark.parametrize("target", LAYOUTS)
+def test_many_logs_side_by_side(target: str, tmp_path: Path) -> None:
+    """More logs than threads, two of them into one target: the same as one after the other."""
+    names = [f"L{number}" for number in range(9)]
+    with headrace.open(str(tmp_path / "js"), "rw", create=True) as volume:
+        for number, name in enumerate(names):
+            store = volume.create(name, subjects=[f"{name}.>"])
+            for first in range(0, 400 * (number + 1), 200):
+                store.append(
+                    headrace.batch(f"{name}.x", [b"%d %d" % (number, first + n) for n in range(200)])
+                )
+            store.commit()
+    rules = [f"{name}={default_log('jetstream', target, names[max(at, 1)])}" for at, name in enumerate(names)]
+    alone, together = (
+        convert(str(tmp_path / "js"), str(tmp_path / f"by{threads}"), target, rules=rules, threads=threads)
+        for threads in (1, 4)
+    )
+    assert [log.source_hash for log in alone.logs] == [log.target_hash for log in together.logs]
+    assert len({log.target for log in together.logs}) == 8 and together.messages == 200 * 2 * 45
+    for log in together.logs:
+        bodies = [[r[4] for r in rows(tmp_path / f"by{threads}", log.target)] for threads in (1, 4)]
+        assert bodies[0] == bodies[1]
+    assert run(["verify", str(tmp_path / "by4")]) == 0
+
+
+def test_groups_that_share_nothing() -> None:
+    pairs = [("a", "1"), ("b", "2"), ("c", "1"), ("d", "3"), ("d", "2"), ("e", "4")]
+    assert independent(pairs, lambda pair: pair) == [
+        [("a", "1"), ("c", "1")],
+        [("b", "2"), ("d", "3"), ("d", "2")],
+        [("e", "4")],
+    ]

@@ -181,6 +181,23 @@ impl Batch {
         Batch::new(self.buffer.clone(), kept.copied().collect(), self.codec)
     }
 
+    /// Positions that follow each other without a gap, as half-open ranges.
+    pub fn position_runs(&self) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for entry in self.entries() {
+            match runs.last_mut() {
+                Some((_, next)) if *next == entry.position => *next += 1,
+                _ => runs.push((entry.position, entry.position + 1)),
+            }
+        }
+        runs
+    }
+
+    /// Whether no message is older than the one before it.
+    pub fn in_time_order(&self) -> bool {
+        self.entries().is_sorted_by_key(|entry| entry.time)
+    }
+
     /// The messages whose position is not in the (sorted) list.
     pub fn without(&self, positions: &[u64]) -> Batch {
         if positions.is_empty() {

@@ -224,6 +224,14 @@ impl Batch {
         self.0.entries().iter().map(|entry| entry.position).collect()
     }
 
+    fn position_runs(&self, py: Python<'_>) -> Vec<(u64, u64)> {
+        py.detach(|| self.0.position_runs())
+    }
+
+    fn in_time_order(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.0.in_time_order())
+    }
+
     fn times(&self) -> Vec<i64> {
         self.0.entries().iter().map(|entry| entry.time).collect()
     }

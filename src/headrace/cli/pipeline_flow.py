@@ -159,7 +159,8 @@ def convert(
 ) -> int:
     """Convert a directory, on a worker: headrace convert with its most used options, its answer and its exit codes.
 
-    A product's directory has one writer, so that one conversion is one task.
+    A product's directory has one writer, so that one conversion is one task; its logs are read, recast and compared side by
+    side, on all cores of that worker.
     """
     from headrace.cli.convert import show_converted, show_plan
     from headrace.cli.screen import Screen, print_json

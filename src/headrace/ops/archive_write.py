@@ -25,14 +25,15 @@ import pyarrow.parquet as parquet
 from headrace.arrow import COLUMNS, RAW_HEADERS, to_record_batch
 from headrace.errors import BadInput, DiskFault
 from headrace.layouts.base import Predicate, ScanTask
+from headrace.layouts.jetstream.scan_task import BlockTask
 from headrace.layouts.parquet.check import file_hash
 from headrace.layouts.parquet.manifest import ArchivedFile
-from headrace.ops._kernels import Batch
 from headrace.ops.archive_by import DIRECTORIES_MAX, Division, Values
 
 ROW_GROUP_BYTES = 16 << 20  # stays in the processor's cache while it is encoded
 ROW_GROUP_ROWS = 1 << 17
 NAME_BYTES_MAX = 120
+BLOCK_CODEC = "nats"
 CODECS = ("auto", "zstd", "snappy", "none")
 SAMPLE_BYTES = 128 << 10
 SHRINKS_BELOW = 0.9
@@ -139,15 +140,23 @@ def _in_order(values: Values) -> tuple[tuple[bool, str], ...]:
 
 def _batches(group: Group) -> Iterator[tuple[str, pa.RecordBatch]]:
     for piece in group.pieces:
-        for batch in piece.task.batches(Predicate(first=piece.first, next=piece.next)):
+        want = Predicate(first=piece.first, next=piece.next)
+        if isinstance(piece.task, BlockTask):
+            for rows in piece.task.scan(BARE_COLUMNS, want):
+                yield BLOCK_CODEC, _named_rows(rows, group.log)
+            continue
+        for batch in piece.task.batches(want):
             if len(batch):
-                yield batch.header_codec, _columns(batch, group.log)
+                yield (
+                    batch.header_codec,
+                    _named_rows(to_record_batch(batch, group.log, BARE_COLUMNS), group.log),
+                )
 
 
-def _columns(batch: Batch, log: str) -> pa.RecordBatch:
+def _named_rows(rows: pa.RecordBatch, log: str) -> pa.RecordBatch:
     """What is written. The log's name, the same for all, is a dictionary of one: hashing it for each row is not free."""
-    made: Any = to_record_batch(batch, log, BARE_COLUMNS)
-    return made.add_column(WRITTEN_COLUMNS.index("log"), _LOG, _named(log, len(batch)))
+    made: Any = rows
+    return made.add_column(WRITTEN_COLUMNS.index("log"), _LOG, _named(log, len(rows)))
 
 
 def _named(log: str, count: int) -> Any:

@@ -1,11 +1,12 @@
 """`verify` and `convert` by an engine.
 
 verify    one item per block (JetStream) or per log (Kafka, NATS Streaming); the report is that of `ops.verify`
-convert   one item: a directory of a product has one writer, and both sides are compared at the end as a whole
+convert   one item: a directory of a product has one writer; its logs go side by side in the threads of that worker
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -120,7 +121,8 @@ class Conversion:
 
 def convert_one(asked: Conversion) -> ConvertReport:
     """In a worker, all of it."""
-    return convert_here(asked.source, asked.target, asked.to, **asked.options)
+    options: dict[str, Any] = {"threads": os.cpu_count() or 1, **asked.options}
+    return convert_here(asked.source, asked.target, asked.to, **options)
 
 
 def convert(

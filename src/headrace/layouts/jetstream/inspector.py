@@ -275,9 +275,8 @@ def check_block(disk: Disk, block: BlockFile) -> BlockFacts:
     except HeadraceError as error:
         return replace(_unread(block), problem=str(error))
     batch = scan.batch
-    positions = batch.positions()
-    times = batch.times()
-    holes = _holes(positions, positions[0], positions[-1]) if positions else []
+    runs = batch.position_runs()
+    holes = without(((runs[0][0], runs[-1][1]),), runs) if runs else ()
     packed = scan.plain_bytes != scan.file_bytes
     return replace(
         _unread(block),
@@ -287,14 +286,14 @@ def check_block(disk: Disk, block: BlockFile) -> BlockFacts:
         messages=len(batch),
         tombstones=len(scan.tombstones),
         placeholders=len(scan.placeholders),
-        first_seq=positions[0] if positions else None,
-        last_seq=positions[-1] if positions else None,
-        first_time_ns=times[0] if times else None,
-        last_time_ns=times[-1] if times else None,
-        in_time_order=times == sorted(times),
+        first_seq=runs[0][0] if runs else None,
+        last_seq=runs[-1][1] - 1 if runs else None,
+        first_time_ns=batch[0].time_ns if runs else None,
+        last_time_ns=batch[len(batch) - 1].time_ns if runs else None,
+        in_time_order=batch.in_time_order(),
         missing=sum(after - first for first, after in holes),
-        gaps=tuple(holes[:GAPS_LISTED_MAX]),
-        absent=_absent(block.expected, positions, scan),
+        gaps=holes[:GAPS_LISTED_MAX],
+        absent=_absent(block.expected, runs, scan),
         last_hash=scan.last_hash.hex(),
         damage=tuple(_damage(block, scan, packed)),
     )
@@ -318,18 +317,18 @@ def _damage(block: BlockFile, scan: BlockScan, packed: bool) -> list[Damage]:
     return found
 
 
-def _absent(expected: Expected | None, positions: list[int], scan: BlockScan) -> tuple[Range, ...]:
+def _absent(expected: Expected | None, runs: list[Range], scan: BlockScan) -> tuple[Range, ...]:
     """Live by the index, not among the records, and not part of a record that was found unsound."""
     if expected is None or expected.last < expected.first:
         return ()
-    holes = _holes(positions, expected.first, expected.last)
+    holes = without(((expected.first, expected.last + 1),), runs)
     if not holes:
         return ()
     gone = [*expected.deleted, *scan.placeholders, *(seq for seq, _ in scan.tombstones)]
     lost = [
         (first, after) for *_, first, after, _ in scan.findings if first is not None and after is not None
     ]
-    return without(tuple(holes), [*((seq, seq + 1) for seq in gone), *lost])
+    return without(holes, [*((seq, seq + 1) for seq in gone), *lost])
 
 
 def without(spans: tuple[Range, ...], cuts: list[Range]) -> tuple[Range, ...]:
@@ -349,32 +348,3 @@ def without(spans: tuple[Range, ...], cuts: list[Range]) -> tuple[Range, ...]:
         if first < after:
             left.append((first, after))
     return tuple(left)
-
-
-def _holes(positions: list[int], first: int, last: int) -> list[Range]:
-    """What is missing of `first..last` in growing positions; halves without a gap are not looked into."""
-    inside = (
-        [seq for seq in positions if first <= seq <= last]
-        if _reaches_out(positions, first, last)
-        else positions
-    )
-    if not inside:
-        return [(first, last + 1)]
-    found: list[Range] = [(first, inside[0])] if first < inside[0] else []
-    stack = [(0, len(inside) - 1)]
-    while stack:
-        low, high = stack.pop()
-        if inside[high] - inside[low] == high - low:
-            continue
-        if high - low == 1:
-            found.append((inside[low] + 1, inside[high]))
-        else:
-            middle = (low + high) // 2
-            stack += [(middle, high), (low, middle)]
-    if inside[-1] < last:
-        found.append((inside[-1] + 1, last + 1))
-    return found
-
-
-def _reaches_out(positions: list[int], first: int, last: int) -> bool:
-    return bool(positions) and (positions[0] < first or positions[-1] > last)

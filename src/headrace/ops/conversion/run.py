@@ -3,7 +3,8 @@
     for each log   source.batches → recast (core) → target.append, committed every 64 MiB
     afterwards     both sides are read again: count and one hash over everything the target has a place for
 
-Memory holds one batch at a time, whatever the size of the directory.
+With several threads logs are read, recast and compared side by side; the target is written by one at a time (`crew`).
+Memory holds one batch for each thread, whatever the size of the directory.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
 from headrace.errors import BadInput, Damaged, NotFound
@@ -20,6 +23,7 @@ from headrace.layouts.detect import LAYOUTS, PRODUCTS, detect
 from headrace.layouts.jetstream.store import FileStreamStore
 from headrace.ops._kernels import Batch, Digest, Disk, recast
 from headrace.ops.conversion import mapping as names
+from headrace.ops.conversion.crew import Crew, independent
 from headrace.ops.conversion.losses import Loss, losses
 from headrace.ops.conversion.readers import Carried, Readers
 from headrace.ops.conversion.sides import Side, sides
@@ -145,6 +149,7 @@ def convert(
     key: str | None = None,
     dry_run: bool = False,
     restart: bool = False,
+    threads: int = 1,
     disk: Disk | None = None,
     progress: Progress | None = None,
     clock: Callable[[], int] = time.time_ns,
@@ -164,7 +169,11 @@ def convert(
     from_side, to_side = sides(layout, to)
     reading = {"isolation.level": "read_committed"} if layout == "kafka" else {}
     ways = names.make_mapping(layout, to, rules, subject)
-    with open_side(layout, path, disk, reading, key=key) as volume:
+
+    def open_source() -> Volume:
+        return open_side(layout, path, disk, reading, key=key)
+
+    with open_source() as volume:
         items = _plan(volume, ways, from_side, to_side, log)
         report = ConvertReport(
             path, layout, absolute(target), to, losses(from_side, to_side, carry), items, dry_run=dry_run
@@ -187,11 +196,23 @@ def convert(
         report.resumed = into.resumed
         how = _How(from_side, to_side, carry, into.asked.began_ns)
         steps = _Steps(progress, 3 * sum(item.messages for item in items))
+        groups = independent(items, lambda item: (item.source, item.target))
+        crew = Crew(min(threads, len(groups)))
+        sources = (lambda: nullcontext(volume)) if crew.threads <= 1 else open_source
         try:
-            _copy_all(volume, into, how, items, steps)
+            crew.run(
+                lambda opened, group: _copy_all(opened[0], into, how, group, steps, crew.lock),
+                groups,
+                sources,
+            )
         finally:
             into.close()
-        _compare(volume, into, how, items, steps)
+        crew.run(
+            lambda opened, group: _compare(opened[0], opened[1], into, how, group, steps),
+            groups,
+            sources,
+            into.reopen,
+        )
     into.take_name()
     report.verified, report.seconds = True, time.monotonic() - started
     return report
@@ -202,11 +223,13 @@ class _Steps:
 
     def __init__(self, tell: Progress | None, total: int) -> None:
         self._tell, self._total, self._done = tell, max(total, 1), 0
+        self._lock = Lock()
 
     def done(self, messages: int) -> None:
-        self._done += messages
-        if self._tell is not None:
-            self._tell(min(self._done, self._total), self._total)
+        with self._lock:
+            self._done += messages
+            if self._tell is not None:
+                self._tell(min(self._done, self._total), self._total)
 
 
 def _plan(volume: Volume, ways: names.Mapping, from_: Side, to: Side, only: str | None) -> list[ConvertedLog]:
@@ -257,27 +280,37 @@ def _items(log: Log, ways: names.Mapping) -> list[ConvertedLog]:
     return list(found.values())
 
 
-def _copy_all(volume: Volume, into: Target, how: _How, items: list[ConvertedLog], steps: _Steps) -> None:
+def _copy_all(
+    volume: Volume, into: Target, how: _How, items: Sequence[ConvertedLog], steps: _Steps, writing: Lock
+) -> None:
+    """Logs one after the other; everything that touches the target is done by who holds `writing`."""
     before: Counter[str] = Counter()
     readers = Readers(volume, into.volume)
     for item in items:
         source = volume.open(item.source)
-        log = into.log(item.target, source)
-        have = log.state()
-        _copy(source, log, into, how, item, have, have.messages - before[item.target], steps)
+        with writing:
+            log = into.log(item.target, source)
+            have = log.state()
+        _copy(source, log, into, how, item, have, have.messages - before[item.target], steps, writing)
         before[item.target] += item.messages
         item.damage = list(source.damage())
-        if isinstance(log, FileStreamStore):
-            state = source.state()
-            last = state.last_seq + item.shift
-            if item.positions != "renumbered" and not item.subjects and last > log.fast_state().last_seq:
-                log.skip_msg(last)
-        whole = item.positions != "renumbered" and not item.subjects
-        told = readers.carry(source, log, item.shift) if whole else Carried()
-        item.readers, item.notes = told.names, item.notes + told.notes
-        if isinstance(log, FileStreamStore):
-            log.commit()
-            into.finish_stream(source, log, item.subject, whole=whole)
+        with writing:
+            _finish(source, log, into, item, readers)
+
+
+def _finish(source: Log, log: Log, into: Target, item: ConvertedLog, readers: Readers) -> None:
+    """What a log has beside its messages."""
+    if isinstance(log, FileStreamStore):
+        state = source.state()
+        last = state.last_seq + item.shift
+        if item.positions != "renumbered" and not item.subjects and last > log.fast_state().last_seq:
+            log.skip_msg(last)
+    whole = item.positions != "renumbered" and not item.subjects
+    told = readers.carry(source, log, item.shift) if whole else Carried()
+    item.readers, item.notes = told.names, item.notes + told.notes
+    if isinstance(log, FileStreamStore):
+        log.commit()
+        into.finish_stream(source, log, item.subject, whole=whole)
 
 
 def _copy(
@@ -289,6 +322,7 @@ def _copy(
     have: LogState,
     done: int,
     steps: _Steps,
+    writing: Lock,
 ) -> None:
     """Messages from where the target ends. `done` of this log are there when an interrupted conversion goes on."""
     keep = item.positions != "renumbered"
@@ -296,7 +330,8 @@ def _copy(
     if keep and have.messages:
         start, leave = have.last_seq + 1 - item.shift, 0
     elif keep and isinstance(log, FileStreamStore) and item.first + item.shift > max(have.last_seq + 1, 1):
-        log.compact(item.first + item.shift)
+        with writing:
+            log.compact(item.first + item.shift)
     steps.done(item.messages if done >= item.messages else max(done, 0))
     waiting, last = 0, None
     for batch in source.batches(Predicate(first=start, subjects=item.subjects)):
@@ -307,15 +342,17 @@ def _copy(
         made = how.cast(item, batch)
         if not len(made):
             continue
-        last = _append(log, made, keep)
-        item.copied += len(made)
         waiting += made.payload_bytes
+        with writing:
+            last = _append(log, made, keep)
+            if waiting >= COMMIT_EVERY_BYTES:
+                into.volume.commit([last])
+                waiting = 0
+        item.copied += len(made)
         steps.done(len(made))
-        if waiting >= COMMIT_EVERY_BYTES:
-            into.volume.commit([last])
-            waiting = 0
     if last is not None:
-        into.volume.commit([last])
+        with writing:
+            into.volume.commit([last])
 
 
 def _append(log: Log, batch: Batch, keep: bool) -> Any:
@@ -324,42 +361,43 @@ def _append(log: Log, batch: Batch, keep: bool) -> Any:
     return log.append(batch, keep_positions=keep)
 
 
-def _compare(volume: Volume, into: Target, how: _How, items: list[ConvertedLog], steps: _Steps) -> None:
+def _compare(
+    volume: Volume, written: Volume, into: Target, how: _How, items: Sequence[ConvertedLog], steps: _Steps
+) -> None:
     """Read both sides; Damaged names the first log that differs. What was begun stays, to be looked at."""
     readers: dict[str, Iterator[Batch]] = {}
-    with into.reopen() as written:
-        for item in items:
-            parts, tick = how.parts(item), max(how.to.tick_ns, 1)
-            shift = item.shift if item.positions != "renumbered" else 0
-            theirs = Digest()
-            for batch in volume.open(item.source).batches(Predicate(subjects=item.subjects)):
-                theirs.add(batch, parts, shift, how.began_ns, tick)
-                steps.done(len(batch))
-            if item.target not in readers:
-                readers[item.target] = _one_by_one(written.open(item.target))
-            ours = Digest()
-            for batch in _take(readers, item.target, theirs.count):
-                ours.add(batch, parts, 0, how.began_ns, tick)
-                steps.done(len(batch))
-            item.messages = theirs.count
-            item.source_hash, item.target_hash = f"{theirs.value:016x}", f"{ours.value:016x}"
-            if (theirs.count, theirs.value) != (ours.count, ours.value):
-                raise Damaged(
-                    into.building,
-                    0,
-                    f"{item.target} holds {ours.count:,} messages, hash {item.target_hash}",
-                    f"{theirs.count:,} messages of {item.source}, hash {item.source_hash}",
-                    "repeat the command with --restart; if it happens again, this is a defect",
-                )
-        for name, rest in readers.items():
-            if extra := next(rest, None):
-                raise Damaged(
-                    into.building,
-                    0,
-                    f"{name} holds {len(extra)} or more messages that no source has",
-                    "the same messages on both sides",
-                    "repeat the command with --restart",
-                )
+    for item in items:
+        parts, tick = how.parts(item), max(how.to.tick_ns, 1)
+        shift = item.shift if item.positions != "renumbered" else 0
+        theirs = Digest()
+        for batch in volume.open(item.source).batches(Predicate(subjects=item.subjects)):
+            theirs.add(batch, parts, shift, how.began_ns, tick)
+            steps.done(len(batch))
+        if item.target not in readers:
+            readers[item.target] = _one_by_one(written.open(item.target))
+        ours = Digest()
+        for batch in _take(readers, item.target, theirs.count):
+            ours.add(batch, parts, 0, how.began_ns, tick)
+            steps.done(len(batch))
+        item.messages = theirs.count
+        item.source_hash, item.target_hash = f"{theirs.value:016x}", f"{ours.value:016x}"
+        if (theirs.count, theirs.value) != (ours.count, ours.value):
+            raise Damaged(
+                into.building,
+                0,
+                f"{item.target} holds {ours.count:,} messages, hash {item.target_hash}",
+                f"{theirs.count:,} messages of {item.source}, hash {item.source_hash}",
+                "repeat the command with --restart; if it happens again, this is a defect",
+            )
+    for name, rest in readers.items():
+        if extra := next(rest, None):
+            raise Damaged(
+                into.building,
+                0,
+                f"{name} holds {len(extra)} or more messages that no source has",
+                "the same messages on both sides",
+                "repeat the command with --restart",
+            )
 
 
 def _one_by_one(log: Log) -> Iterator[Batch]:
