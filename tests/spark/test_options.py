@@ -13,9 +13,11 @@ import headrace
 from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import Predicate
 from headrace.spark.batch import BlockReader
+from headrace.spark.greedy import greedy
 from headrace.spark.options import read_options
 from headrace.spark.planning import Part
 from headrace.spark.pushdown import FilteringReader, narrowed
+from headrace.spark.stream import FileStream
 
 START_NS = 1_700_000_000_000_000_000
 COUNT = 6000
@@ -167,3 +169,17 @@ def test_other_places_are_refused_in_one_line() -> None:
         read_options({"path": "s3://bucket/x"})
     with pytest.raises(BadInput, match="another host"):
         read_options({"path": "file://far/data"})
+
+
+def test_streams_of_older_pyspark_take_all(store: Path) -> None:
+    """4.0 and 4.1 call `latestOffset` without a word: everything, each time."""
+    every = greedy(FileStream, read_options({"path": str(store), "stream": "ORDERS"}), ["seq"])
+    latest: Any = every.latestOffset
+    start, end = every.initialOffset(), latest()
+    assert list(start["logs"]) == list(end["logs"]) == ["ORDERS"] and latest() == end
+    parts = every.partitions(start, end)
+    found = [seq for part in parts for batch in every.read(part) for seq in batch.column(0).to_pylist()]
+    assert found == seqs(reader(store, stream="ORDERS"))
+    for name in ("maxRowsPerTrigger", "minRowsPerTrigger"):
+        with pytest.raises(BadInput, match=f"{name} needs PySpark 4.2"):
+            greedy(FileStream, read_options({"path": str(store), name: "5"}), ["seq"])

@@ -1,4 +1,4 @@
-"""`view=acks` as a stream: the offsets of the stream that captures the events. Needs PySpark 4.2."""
+"""`view=acks` as a stream: the offsets of the stream that captures the events."""
 
 from __future__ import annotations
 

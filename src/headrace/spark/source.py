@@ -75,20 +75,24 @@ class HeadraceSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of micro-batches for the columns of `schema`."""
-        try:
-            from headrace.spark.stream import FileStream
-        except ImportError:
-            raise BadInput("headrace source: streaming needs PySpark 4.2 or newer") from None
+        from headrace.spark.limits import ADMITS
+        from headrace.spark.stream import FileStream
+
         columns = checked(self.asked, schema.fieldNames())
+        kind = FileStream
         if self.asked.view == "acks":
             from headrace.spark.ack_stream import AckStream
 
-            return AckStream(self.asked, columns)
-        if self.asked.view != LOG_VIEW:
+            kind = AckStream
+        elif self.asked.view != LOG_VIEW:
             raise BadInput(
                 f"headrace source: view={self.asked.view} is a table, not a stream: use spark.read"
             )
-        return FileStream(self.asked, columns)
+        if not ADMITS:
+            from headrace.spark.greedy import greedy
+
+            return greedy(kind, self.asked, columns)
+        return kind(self.asked, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Rows into a server's stream, or into a directory."""

@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+
+from headrace.errors import BadInput, ConnectionLost, NotFound, ServerRefused
+from headrace.layouts.base import ScanTask
+from headrace.spark.limits import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
@@ -26,9 +29,6 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-
-from headrace.errors import BadInput, ConnectionLost, NotFound, ServerRefused
-from headrace.layouts.base import ScanTask
 from headrace.spark.options import LATEST, Asked
 from headrace.spark.planning import Part, Place, absent, joined, packed, places, rows
 

@@ -1,0 +1,36 @@
+"""Streams for PySpark 4.0 and 4.1, which ask for the latest offset without saying where the query is: every batch takes all."""
+
+from __future__ import annotations
+
+from headrace.errors import BadInput
+from headrace.spark.limits import ReadAllAvailable
+from headrace.spark.options import Asked
+from headrace.spark.stream import FileStream, Offset
+
+
+def greedy(kind: type[FileStream], asked: Asked, columns: list[str]) -> FileStream:
+    """A reader of that kind. BadInput for what needs to know where the query is."""
+    for name, value in (
+        ("maxRowsPerTrigger", asked.max_rows),
+        ("maxBytesPerTrigger", asked.max_bytes),
+        ("maxFilesPerTrigger", asked.max_files),
+        ("minRowsPerTrigger", asked.min_rows),
+        ("durable", asked.durable),
+    ):
+        if value is not None:
+            raise BadInput(
+                f"headrace source: {name} needs PySpark 4.2 or newer, which tells a source where its query is"
+            )
+    reader = kind(asked, columns)
+    limited = reader.latestOffset
+    said: Offset | None = None
+
+    def latest() -> Offset:
+        """Everything there is now. What was said last is remembered, so that a log that goes away is missed."""
+        nonlocal said
+        said = limited(said or reader.initialOffset(), ReadAllAvailable())
+        return said
+
+    # Spark looks at how many words the method takes to see whether limits are understood.
+    reader.latestOffset = latest  # type: ignore[method-assign, assignment]
+    return reader
