@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headrace
 from headrace._core import Batch
+from headrace.cli.main import run
 from headrace.errors import StoreLocked
 from headrace.layouts.nats_streaming.protos import ClientInfo, SubState
 from headrace.layouts.nats_streaming.room import ROOM
@@ -242,3 +245,32 @@ def test_a_killed_server_under_load(tmp_path: Path) -> None:
     server.kill()
     with StreamingVolume(str(store)) as volume:
         assert [*content(volume, "a").values()][: len(acked)] == acked
+
+
+def test_the_real_server_calls_the_archive_script(tmp_path: Path) -> None:
+    """Slices that leave the real server's store come to the archive, each message once, in their order."""
+    store, lake, script = tmp_path / "store", tmp_path / "lake", tmp_path / "archive.sh"
+    program = Path(sys.executable).parent / "headrace"
+    script.write_text(f'#!/bin/sh\nexec {program} pipeline archive-slice {lake} "$@"\n')
+    script.chmod(0o755)
+    limits = ("-max_msgs", "12", "-file_slice_max_msgs", "5", "-file_slice_archive_script", str(script))
+    sent = [b"order %d" % number for number in range(1, 41)]
+    with StreamingServer(store, *limits) as server, StanClient(server.port, "writer") as client:
+        for body in sent:
+            client.publish("orders", body)
+        # 40 messages in slices of 5, at most 12 stay: the last slice that can go ends with message 25.
+        deadline = time.monotonic() + 60
+        while archived(lake) != list(range(1, 26)):
+            assert time.monotonic() < deadline, f"{archived(lake)} are in the archive; {server.log()}"
+            time.sleep(0.5)
+    with headrace.open(str(lake)) as volume:
+        assert [record.data for record in volume.open("orders")] == sent[:25]
+    assert not list(store.rglob("*.bak"))
+    assert run(["verify", str(lake)]) == 0
+
+
+def archived(lake: Path) -> list[int]:
+    if not (lake / "_headrace" / "manifest.json").exists():
+        return []
+    with headrace.open(str(lake)) as volume:
+        return [record.seq for record in volume.open("orders")] if "orders" in volume.logs() else []
