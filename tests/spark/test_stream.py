@@ -108,6 +108,11 @@ def test_what_is_gone_is_named(tmp_path: Path) -> None:
         volume.open("A").drop_front(31)
     with pytest.raises(BadInput, match="log A no longer holds 1 to 30"):
         fresh(source).partitions(at, end)
+    few = source.latestOffset(at, ReadMaxRows(10))
+    with pytest.raises(
+        BadInput, match="log A no longer holds 1 to 30"
+    ):  # all of it, not only the batch's ten
+        fresh(source).partitions(at, few)
     tolerant = stream(tmp_path, failOnDataLoss="false")
     assert [seq for _, seq in read(tolerant, at, end)] == list(range(31, 101))
     with headrace.open(str(tmp_path), mode="rw") as volume:

@@ -188,7 +188,9 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     )
                 at = began.get(key, (id, ends.first))[1]
                 if at < min(ends.first, following):
-                    self._missing(key, at, min(ends.first, following) - 1)
+                    # Whoever stops wants to know all of it; whoever goes on meets the rest in the next batches.
+                    end_of_gap = ends.first if self._asked.fail_on_loss else min(ends.first, following)
+                    self._missing(key, at, end_of_gap - 1)
                 want = replace(self._asked.predicate(), first=at, next=following)
                 groups = packed(
                     place.log.scan_tasks(want), self._asked.target_bytes, self._asked.min_partitions
