@@ -270,6 +270,24 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wire.api("STREAM.INFO.S")["state"]["messages"] == 5
 
 
+def test_closed_producers_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed: everything is done. It stays an hour, so that who still sends sends duplicates; then it goes when room is needed."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+    model, wire = opened(Disk.memory())
+    wire.api("STREAM.CREATE.S", {"name": "S"})
+    for name in ("a", "b"):
+        assert wire.request("S", b"x", marked(name, 7)).json()["seq"]
+    closing = b'{"producer":"a","below":%d}' % ((1 << 64) - 1)
+    assert wire.request("$HEADRACE.API.PRODUCER.SETTLE.S", closing).json()["success"]
+    assert wire.request("S", b"x", marked("a", 1 << 40)).json()["duplicate"]
+    assert wire.request("S", b"x", marked("c", 1)).json()["error"]["err_code"] == 30003
+    model.clock.now_ns += 3601 * SECOND
+    assert wire.request("S", b"x", marked("c", 1)).json()["seq"] == 3
+    names = wire.request("$HEADRACE.API.PRODUCER.INFO.S").json()["producers"]
+    assert [each["producer"] for each in names] == ["b", "c"], "one that is not closed never goes"
+    assert wire.request("S", b"x", marked("d", 1)).json()["error"]["err_code"] == 30003
+
+
 def test_streams_without_producers_have_no_file_and_read_nothing() -> None:
     disk = Disk.memory()
     model, wire = opened(disk)

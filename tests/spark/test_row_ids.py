@@ -15,8 +15,9 @@ import pytest
 from headrace.client import Connection, Publisher, ServerVolume, read_access
 from headrace.spark import publishing
 from headrace.spark.publishing import ROW_BITS, Task, Written, publish_rows
+from headrace.spark.settling import CLOSED, settle
 from headrace.spark.sink_options import read_sink_options
-from headrace.spark.write_stream import settle
+from headrace.spark.write import ServerWriter
 from headrace.testing.server import TestServer
 
 ROWS, PIECE = 6_000, 500
@@ -114,6 +115,33 @@ def check_settling(access: Any, done: Written, below: int) -> None:
         answer = connection.request("$HEADRACE.API.PRODUCER.INFO.ROWS")
     shown = msgspec.json.decode(answer.payload)["producers"]
     assert [(each["producer"], each["floor"], each["numbers"]) for each in shown] == [("app/q/3", below, 0)]
+
+
+@pytest.mark.parametrize(
+    "columns", [["subject", "data", "headers"], ["subject", "data", "log", "seq"]], ids=["rows", "source"]
+)
+@pytest.mark.parametrize("application", [None, "nightly"])
+def test_a_write_that_is_never_repeated_is_closed(
+    tmp_path: Path, columns: list[str], application: str | None
+) -> None:
+    """One with a name may be: what it has done is kept. To a closed producer nothing more can be sent."""
+    rows = [
+        {"subject": "rows.x", "data": b"%d" % n, "log": "L", "seq": n, "headers": None} for n in range(20)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows).select(columns)
+    with TestServer(tmp_path / "js") as server:
+        access = read_access(server.url)
+        log = ServerVolume(access).create("ROWS", subjects=["rows.>"], duplicate_window=100_000_000)
+        named = {} if application is None else {"application": application}
+        target = read_sink_options({"url": server.url, **named}, columns)
+        done = publish_rows(target, Task("app", 0, 0), iter([batch]))
+        ServerWriter(target).commit([done, None])
+        with Connection(access) as connection:
+            told = msgspec.json.decode(connection.request("$HEADRACE.API.PRODUCER.INFO.ROWS").payload)
+        closed = [each["floor"] == CLOSED for each in told["producers"]]
+        assert closed == [application is None] and len(done.producers) == 1
+        again = publish_rows(target, Task("app", 0, 0), iter([batch]))
+        assert (again.stored, again.duplicates, log.state().messages) == (0, 20, 20)
 
 
 def test_other_rows_under_the_same_application_are_others(tmp_path: Path) -> None:

@@ -166,6 +166,10 @@ impl Producers {
         self.0.forget();
     }
 
+    fn drop_closed(&mut self, before_ns: i64) -> usize {
+        self.0.drop_closed(before_ns)
+    }
+
     fn settle(&mut self, name: &[u8], below: u64, now_ns: i64) {
         self.0.settle(name, below, now_ns);
     }

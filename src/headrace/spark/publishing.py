@@ -49,6 +49,8 @@ class Written(WriterCommitMessage):
     producer: str | None = None
     subject: str = ""
     """Of the task's first row, if it has a producer: tells the stream."""
+    producers: tuple[str, ...] = ()
+    """All that the task's rows were numbered by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ def publish_rows(target: Target, task: Task, batches: Iterator[pa.RecordBatch]) 
         done.last_sequence,
         sender.row_producer,
         sender.first_subject,
+        tuple(sender.producers),
     )
 
 
@@ -108,6 +111,7 @@ class _Sender:
         self.first_subject = ""
         self._seen: tuple[str, int] | None = None
         self.row_producer: str | None = None
+        self.producers: dict[str, None] = {}
 
     def send(self, rows: pa.RecordBatch) -> None:
         if not len(rows):
@@ -128,6 +132,7 @@ class _Sender:
         hashes = [batch.content_hashes() for batch in held]
         numbers, name = rank(hashes), self._task.rows_name(hashes)
         self.row_producer = name if self._marks else None
+        self.producers = dict.fromkeys([name] if self._marks else [])
         if len(numbers) >> ROW_BITS:
             raise BadInput(f"headrace sink: {len(numbers)} rows in one task; repartition: at most 2^32")
         numbers += np.uint64(self._task.batch << ROW_BITS)
@@ -164,6 +169,9 @@ class _Sender:
     def _publish(self, rows: pa.RecordBatch, numbers: Any, prefix: str | None, producer: str | None) -> None:
         key = "msg_id" if self._target.ids == "column" else None
         batch = from_record_batch(rows, subject=self._target.subject, key=key, positions=numbers)
+        if producer is not None and producer not in self.producers:
+            self.producers[producer] = None
+            self.first_subject = self.first_subject or batch[0].subject
         self._publisher.publish(batch, id_prefix=prefix, producer=producer)
 
 

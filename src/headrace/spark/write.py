@@ -6,6 +6,7 @@ acknowledged stays, and a run with the same `application` finds it there.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,10 +16,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headrace.errors import BadInput
+from headrace.client import shared_connection
+from headrace.errors import BadInput, ConnectionLost, ServerRefused
 from headrace.spark.filing import FileWriter
-from headrace.spark.publishing import Task, publish_rows
+from headrace.spark.publishing import Task, Written, publish_rows
+from headrace.spark.settling import close
 from headrace.spark.sink_options import Target, read_sink_options
+
+LOG = logging.getLogger("headrace")
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -43,7 +48,14 @@ class ServerWriter(DataSourceArrowWriter):
         return publish_rows(self._target, Task(self._application, context.partitionId(), 0), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Everything was acknowledged in the tasks."""
+        """Everything was acknowledged in the tasks. A write without a name is never repeated: its producers are closed."""
+        done = [each for each in messages if isinstance(each, Written) and each.producers]
+        if not done or self._target.application is not None or self._target.access is None:
+            return
+        try:
+            close(shared_connection(self._target.access), self._target.stream, done)
+        except (ConnectionLost, ServerRefused) as problem:
+            LOG.warning("headrace sink: the producers of this write were not closed: %s", problem)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """What was acknowledged stays: only that can never lose anything."""

@@ -7,19 +7,19 @@ same. Once a batch is committed, the marks of its row numbers are settled: the s
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headrace.client import Connection, shared_connection
+from headrace.client import shared_connection
 from headrace.errors import ConnectionLost, ServerRefused
 from headrace.spark.filing import FileStreamWriter
 from headrace.spark.publishing import ROW_BITS, Task, Written, publish_rows
+from headrace.spark.settling import settle
 from headrace.spark.sink_options import Target, read_sink_options
 
 LOG = logging.getLogger("headrace")
@@ -63,24 +63,3 @@ class ServerStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was acknowledged stays: the batch comes again with the same ids."""
-
-
-def settle(connection: Connection, stream: str | None, done: Iterable[Written], below: int) -> None:
-    """Tell a Headrace server that everything below a number is done, in the stream that took the rows."""
-    streams: dict[str, str] = {}
-    for each in done:
-        name = stream or streams.get(each.subject) or _stream_of(connection, each.subject)
-        streams[each.subject] = name
-        body = msgspec.json.encode({"producer": each.producer, "below": below})
-        answer = connection.request(f"$HEADRACE.API.PRODUCER.SETTLE.{name}", body)
-        if (error := msgspec.json.decode(answer.payload).get("error")) is not None:
-            raise ServerRefused(
-                f"settling {each.producer} in {name}: {error['description']}", error["err_code"]
-            )
-
-
-def _stream_of(connection: Connection, subject: str) -> str:
-    found: list[str] | None = connection.api("STREAM.NAMES", {"subject": subject})["streams"]
-    if not found:
-        raise ServerRefused(f"no stream takes {subject}; name it: option stream")
-    return found[0]

@@ -42,6 +42,8 @@ LOG = logging.getLogger("headrace.streams")
 NAME = b"Headrace-Producer"
 NUMBERS = b"Headrace-Producer-Seq"
 PRODUCERS_MAX = 10_000
+CLOSED_KEPT_NS = 3_600_000_000_000
+"""A task that was given up may still be sending: what it sends to a closed producer is a duplicate."""
 BYTES_MAX = 64 << 20
 """Of all numbers of a stream's producers."""
 VERSION = 2
@@ -187,7 +189,7 @@ class ProducerMarks:
 
     def judge(self, name: bytes | None, numbers: bytes | None) -> tuple[int, int] | None:
         """The numbers that a message adds, None if it is done already; ApiError if it cannot be taken."""
-        verdict, first, last = self.producers.judge(name, numbers)
+        verdict, first, last = self._judged(name, numbers)
         if verdict == "malformed":
             shown = f"{_shown(name)} and {_shown(numbers)}"
             raise api_error("HRProducerHeaderF", seen=shown)
@@ -200,6 +202,13 @@ class ProducerMarks:
         if not self.producers.is_open:
             self._begin()
         return first, last
+
+    def _judged(self, name: bytes | None, numbers: bytes | None) -> tuple[str, int, int]:
+        """Where there are too many, those that are closed for long make room."""
+        judged = self.producers.judge(name, numbers)
+        if judged[0] == "producers" and self.producers.drop_closed(self._store.clock() - CLOSED_KEPT_NS):
+            judged = self.producers.judge(name, numbers)
+        return judged
 
     def _begin(self) -> None:
         """The first number of the stream: a start after a crash must know that there are some."""
@@ -215,7 +224,7 @@ class ProducerMarks:
 
     def check_room(self, name: str) -> None:
         """Whether one more producer may be named by hand; ApiError if not, or if that is no name."""
-        verdict = self.producers.judge(name.encode(), b"0")[0]
+        verdict = self._judged(name.encode(), b"0")[0]
         if verdict == "malformed":
             raise api_error("HRProducerRequestF", err=f"{name!r} is no name of a producer")
         if verdict == "producers":

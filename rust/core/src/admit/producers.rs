@@ -261,6 +261,17 @@ impl Producers {
         self.drop_marks(name)
     }
 
+    /// Makes room: producers that are closed (everything below the last number is done, so that nothing of theirs can be
+    /// stored any more) and were last used before a time. How many went.
+    pub fn drop_closed(&mut self, before_ns: i64) -> usize {
+        let closed = |marks: &&Marks| marks.done.floor() == u64::MAX && marks.used_ns < before_ns;
+        let names: Vec<_> = self.known.values().filter(closed).map(|marks| marks.name.clone()).collect();
+        for name in &names {
+            self.remove(name);
+        }
+        names.len()
+    }
+
     pub fn names(&self) -> Vec<&[u8]> {
         let mut names: Vec<_> = self.known.keys().map(|name| &**name).collect();
         names.sort_unstable();
