@@ -183,3 +183,8 @@ def test_streams_of_older_pyspark_take_all(store: Path) -> None:
     for name in ("maxRowsPerTrigger", "minRowsPerTrigger"):
         with pytest.raises(BadInput, match=f"{name} needs PySpark 4.2"):
             greedy(FileStream, read_options({"path": str(store), name: "5"}), ["seq"])
+
+
+def test_partitions_without_end_are_no_more_than_blocks(store: Path) -> None:
+    asked = reader(store, stream="ORDERS", minPartitions=str(10**12))
+    assert 1 < len(asked.partitions()) < 100 and len(seqs(asked)) == COUNT

@@ -146,8 +146,6 @@ def _record_batches(
 def record_batch(batch: Batch, task: ScanTask, columns: Sequence[str]) -> pa.RecordBatch:
     """`to_record_batch` with the columns that not every message has: `_corrupt` (null: it is sound) and the layout's own."""
     plain = [name for name in columns if name in COLUMNS]
-    if len(plain) == len(columns):
-        return to_record_batch(batch, task.log, columns)
     from headrace.spark.layout_columns import layout_column
 
     made = to_record_batch(batch, task.log, plain or ["seq"])

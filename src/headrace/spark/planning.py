@@ -136,11 +136,12 @@ def packed(
 
 def _shared(tasks: list[T], total: int, count: int, weigh: Callable[[T], int]) -> list[list[T]]:
     """`count` groups of about the same weight: a task belongs where its middle lies."""
-    groups: list[list[T]] = [[] for _ in range(max(count, 1))]
+    count = max(min(count, len(tasks)), 1)
+    groups: list[list[T]] = [[] for _ in range(count)]
     before = 0
     for task in tasks:
         weight = weigh(task)
-        groups[min((2 * before + weight) * count // max(2 * total, 1), len(groups) - 1)].append(task)
+        groups[min((2 * before + weight) * count // max(2 * total, 1), count - 1)].append(task)
         before += weight
     return [group for group in groups if group]
 
