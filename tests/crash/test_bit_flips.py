@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import headrace
-from headrace._core import Disk
+from headrace._core import Disk, s2_decompress
 from headrace.layouts.base import ConsumerState, Damage
 from headrace.layouts.jetstream.config import ConsumerConfig
 from headrace.testing import FakeClock
@@ -275,6 +275,11 @@ S2_CHUNK_BYTES = 64 << 10
 RECORD_BYTES = 1000
 
 
+def unpacked(block: bytes) -> bytes:
+    """A packed block's records. A copy that was turned to another place with the same bytes changes nothing."""
+    return s2_decompress(block[block.index(b"\xff\x06\x00\x00S2sTwO") : -HASH_BYTES], 1 << 20)
+
+
 def test_a_flip_in_a_packed_block_costs_one_chunk(headrace_seed: int) -> None:
     """A sealed S2 block of several chunks: what lies outside the one that was hit comes back."""
     chance = random.Random(headrace_seed)
@@ -297,8 +302,8 @@ def test_a_flip_in_a_packed_block_costs_one_chunk(headrace_seed: int) -> None:
         found = Snapshot.of(store)
         assert found.messages.items() <= original.messages.items()
         lost = sorted(original.messages.keys() - found.messages.keys())
-        assert lost == list(range(lost[0], lost[-1] + 1)) if lost else store.damage()
-        assert not lost or store.damage()
+        assert not lost or lost == list(range(lost[0], lost[-1] + 1))
+        assert store.damage() or unpacked(damaged.read(path)) == unpacked(base.read(path))
         worst = max(worst, len(lost))
     assert 0 < worst <= S2_CHUNK_BYTES // RECORD_BYTES + 2
     print(f"at most {worst} records of {RECORD_BYTES} bytes lost, a chunk has {S2_CHUNK_BYTES}")

@@ -194,3 +194,15 @@ def test_nothing_is_visible_before_it_is_on_disk() -> None:
     assert not list(log)
     volume.commit([ticket])
     assert [r.data for r in log] == [b"a", b"b" * 2000]
+
+
+def test_no_queue_names_a_shared_body_before_the_store_is_synced() -> None:
+    """Else a power cut can leave the entry and only half of the body, which nothing in the format would tell."""
+    disk = Disk.memory()
+    volume = open_volume(disk, FakeClock())
+    logs = [volume.create(name) for name in ("one", "two", "three")]
+    tickets = volume.publish(headrace.batch("x", [b"fan" * 300]), [log.name for log in logs])
+    assert [disk.read(log.journal_path) for log in logs] == [b"", b"", b""]
+    volume.commit(tickets)
+    assert all(disk.read(log.journal_path) for log in logs)
+    assert [[r.data for r in log] for log in logs] == [[b"fan" * 300]] * 3

@@ -203,7 +203,8 @@ class RabbitLog(Log):
                 stores = write.chunks > 1 or bool(write.chunk(0))
                 if stores:
                     store.write(write)
-                self._write_journal(write, hold=stores and self.vhost.durability == "sync")
+                leans = stores or bool(ids)  # another queue's write of the same bodies may not be synced yet
+                self._write_journal(write, hold=leans and self.vhost.durability == "sync")
             except BaseException:
                 kernel.abandon()
                 raise
