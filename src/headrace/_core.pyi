@@ -519,6 +519,16 @@ class PublishRun:
         now_ns: int,
     ) -> tuple[int, int, bool]:
         """(next, accepted, whether the message at `next` is Python's)"""
+    def take_in(
+        self,
+        plan: Plan,
+        window: Window,
+        producers: Producers,
+        log: BlockLog,
+        now_ns: int,
+        block_bytes_max: int,
+    ) -> tuple[int, int, bool, tuple[int, int, int] | None]:
+        """`admit`, and if that says yes to all and the newest block has room: what was stored (first, next, bytes)"""
     def resubject(self, subjects: Sequence[str]) -> None: ...
     def accepted(self, start: int, stop: int) -> Batch: ...
     def settled(self, start: int, first: int) -> None: ...
@@ -684,8 +694,8 @@ class Sockets:
         """Take in what came, send what waits; (was there a `wake`, notices)."""
     def flush(self, exchange: Exchange) -> tuple[bool, list[tuple[int, int]] | None]:
         """Send the output of the exchange to our clients; (is some for others: `take_output` has it, notices)."""
-    def look(self, spin_ns: int) -> bool:
-        """Busily, for so long: is there something to pump?"""
+    def seek(self, exchange: Exchange, spin_ns: int) -> tuple[bool, list[tuple[int, int]] | None] | None:
+        """`pump` as soon as something is there; busily, for so long. None: nothing came."""
     def wake(self) -> None:
         """From any thread: `pump` has something to say."""
 

@@ -44,6 +44,19 @@ pub enum Notice {
 }
 
 pub type Notices = Vec<(u32, Notice)>;
+/// Who is ready, and for what.
+pub type Events = Vec<(u64, EventFlags)>;
+
+/// What is ready now; false when nothing is.
+fn gather(epoll: impl AsFd, events: &mut Events) -> bool {
+    let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
+    events.clear();
+    // An interrupted wait is no error: there is a next time.
+    if let Ok((found, _)) = epoll::wait(epoll, &mut room[..], Some(&Timespec::default())) {
+        events.extend(found.iter().map(|event| (event.data.u64(), event.flags)));
+    }
+    !events.is_empty()
+}
 
 struct Socket {
     fd: OwnedFd,
@@ -209,13 +222,11 @@ impl Sockets {
         notices.push((slot, Notice::Gone));
     }
 
-    /// Busily looks for up to `spin` whether something is there. No sleep: for answers that are on their way.
-    pub fn look(epoll: impl AsFd, spin: Duration) -> bool {
+    /// Busily looks for up to `spin` for something to `handle`. No sleep: for answers that are on their way.
+    pub fn look(epoll: impl AsFd, spin: Duration, events: &mut Events) -> bool {
         let end = Instant::now() + spin;
-        let mut room = [MaybeUninit::uninit(); 1];
         loop {
-            let found = epoll::wait(&epoll, &mut room[..], Some(&Timespec::default()));
-            if found.is_ok_and(|(found, _)| !found.is_empty()) {
+            if gather(&epoll, events) {
                 return true;
             }
             if Instant::now() >= end {
@@ -233,12 +244,21 @@ impl Sockets {
 
     /// Takes in what clients sent and sends what waits for those who can take it. True when there was an alarm.
     pub fn pump(&mut self, exchange: &mut Exchange, now: i64, notices: &mut Notices) -> bool {
-        let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
-        // An interrupted wait is no error: there is a next time.
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut room[..], Some(&Timespec::default())) else { return false };
+        let mut events = Events::new();
+        gather(&self.epoll, &mut events);
+        self.handle(&events, exchange, now, notices)
+    }
+
+    /// `pump`, for what a look has found.
+    pub fn handle(
+        &mut self,
+        events: &[(u64, EventFlags)],
+        exchange: &mut Exchange,
+        now: i64,
+        notices: &mut Notices,
+    ) -> bool {
         let mut alarm = false;
-        for event in events {
-            let (key, flags) = (event.data.u64(), event.flags);
+        for (key, flags) in events.iter().copied() {
             if key == WAKE {
                 let mut count = [0; 8];
                 alarm = read(&self.alarm, &mut count).is_ok();

@@ -398,6 +398,29 @@ impl PublishRun {
         Ok((done.next, done.accepted, done.stopped == headrace_core::admit::Stopped::Python))
     }
 
+    /// `admit`, and if that says yes to all and they fit into the newest block: (first, next, bytes) of what was stored.
+    #[allow(clippy::too_many_arguments, clippy::type_complexity)] // one call per run, no objects made for it
+    fn take_in(
+        &mut self,
+        py: Python<'_>,
+        plan: &Plan,
+        window: &mut Window,
+        producers: &mut Producers,
+        log: &BlockLog,
+        now_ns: i64,
+        block_bytes_max: usize,
+    ) -> PyResult<(usize, usize, bool, Option<(u64, u64, u64)>)> {
+        let mut memory = Memory { window: &mut window.0, producers: &mut producers.0 };
+        let (run, log) = (&mut self.0, log.core());
+        let done = py
+            .detach(|| headrace_core::admit::take_in(run, &plan.0, &mut memory, log, now_ns, block_bytes_max))
+            .map_err(log_error)?;
+        let (admitted, stored) = done;
+        let python = admitted.stopped == headrace_core::admit::Stopped::Python;
+        let stored = stored.map(|done| (done.first, done.next, done.bytes));
+        Ok((admitted.next, admitted.accepted, python, stored))
+    }
+
     /// The same messages on other subjects.
     fn resubject(&mut self, subjects: Vec<String>) -> PyResult<()> {
         if subjects.len() != self.0.batch.len() {

@@ -4,13 +4,15 @@
 mod epoll {
     use std::os::fd::{FromRawFd, OwnedFd};
     use std::sync::Arc;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-    use headrace_core::net::{self, Notices};
+    use headrace_core::net::{self, Events, Notices};
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
     use crate::exchange::Exchange;
+
+    type Told = Vec<(u32, u8)>;
 
     #[pyclass(module = "headrace._core")]
     pub struct Sockets {
@@ -19,10 +21,11 @@ mod epoll {
         set: Arc<OwnedFd>,
         alarm: OwnedFd,
         notices: Notices,
+        events: Events,
     }
 
     impl Sockets {
-        fn told(&mut self) -> Option<Vec<(u32, u8)>> {
+        fn told(&mut self) -> Option<Told> {
             if self.notices.is_empty() {
                 return None;
             }
@@ -36,7 +39,7 @@ mod epoll {
         fn new() -> PyResult<Sockets> {
             let core = net::Sockets::new()?;
             let (set, alarm) = (Arc::new(core.set()?), core.alarm()?);
-            Ok(Sockets { core, set, alarm, notices: Notices::new() })
+            Ok(Sockets { core, set, alarm, notices: Notices::new(), events: Events::new() })
         }
 
         fn fileno(&self) -> i32 {
@@ -73,25 +76,43 @@ mod epoll {
             self.core.remove(slot);
         }
 
-        fn write(&mut self, slot: u32, data: &[u8], pending_max: usize) -> Option<Vec<(u32, u8)>> {
+        fn write(&mut self, slot: u32, data: &[u8], pending_max: usize) -> Option<Told> {
             self.core.write(slot, &mut data.to_vec(), pending_max, &mut self.notices);
             self.told()
         }
 
-        fn pump(&mut self, exchange: &mut Exchange, now_ns: i64) -> (bool, Option<Vec<(u32, u8)>>) {
+        fn pump(&mut self, exchange: &mut Exchange, now_ns: i64) -> (bool, Option<Told>) {
             let alarm = self.core.pump(&mut exchange.0, now_ns, &mut self.notices);
             (alarm, self.told())
         }
 
-        fn flush(&mut self, exchange: &mut Exchange) -> (bool, Option<Vec<(u32, u8)>>) {
+        fn flush(&mut self, exchange: &mut Exchange) -> (bool, Option<Told>) {
             self.core.flush(&mut exchange.0, &mut self.notices);
             (exchange.0.has_output(), self.told())
         }
 
-        /// Other threads run meanwhile.
-        fn look(&self, py: Python<'_>, spin_ns: u64) -> bool {
-            let set = self.set.clone();
-            py.detach(move || net::Sockets::look(&*set, Duration::from_nanos(spin_ns)))
+        /// Other threads run meanwhile. None: nothing came.
+        fn seek<'py>(
+            slf: &Bound<'py, Self>,
+            py: Python<'py>,
+            exchange: &Bound<'py, Exchange>,
+            spin_ns: u64,
+        ) -> Option<(bool, Option<Told>)> {
+            let (set, mut events) = {
+                let mut sockets = slf.borrow_mut();
+                (sockets.set.clone(), std::mem::take(&mut sockets.events))
+            };
+            let spin = Duration::from_nanos(spin_ns);
+            let found = py.detach(|| net::Sockets::look(&*set, spin, &mut events));
+            let mut guard = slf.borrow_mut();
+            let sockets = &mut *guard;
+            let answer = found.then(|| {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
+                let alarm = sockets.core.handle(&events, &mut exchange.borrow_mut().0, now, &mut sockets.notices);
+                (alarm, sockets.told())
+            });
+            sockets.events = events;
+            answer
         }
 
         /// From any thread.

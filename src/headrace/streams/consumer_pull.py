@@ -177,6 +177,8 @@ class PullDelivery:
         )
         if over:
             self._tell_ended(over)
+        if self.engine.alone:
+            self.engine.send_early()
         if taken < count:
             self.engine.stalled[consumer] = None  # perhaps because clients do not read: woken when they do
             position.next_seq = batch[taken].position

@@ -95,6 +95,10 @@ class Engine:
         self.on_work: Callable[[], None] = _nothing
         self.backlog: Callable[[int], int] = _no_backlog
         """Bytes that the client of a connection has not taken yet."""
+        self.alone = False
+        """Only one thing arrived in this turn: its answer need not wait for anything else (`send_early`)."""
+        self.send_early: Callable[[], None] = _nothing
+        """Sends what there is; what is only for us to note comes after it, while the client has its turn."""
         self.stalled: dict[Any, None] = {}
         self.run_off_loop: Callable[[Callable[[], Any], Callable[[Any], None]], None] = _run_here
         self._ids = itertools.count(1)
@@ -124,7 +128,9 @@ class Engine:
         now = self.now()
         exchange.set_now(now)
         handlers = self.handlers
-        for kind, number, payload in exchange.drain():
+        arrived = exchange.drain()
+        self.alone = len(arrived) == 1
+        for kind, number, payload in arrived:
             handler = handlers.get(number)
             if handler is None:
                 continue

@@ -46,15 +46,17 @@ def ingest(stream: Stream, run: PublishRun) -> None:
         run.refuse(0, count, encode_refusal(stream.name, over))
     else:
         with store.lock:  # what is admitted and not yet written is not to be saved by somebody else
+            begun = _take_in(stream, run, count, now) if stream.unselective and store.takes_at_once else None
             while start < count:
-                stop, accepted, for_python = run.admit(stream.plan, window, producers, store.log, start, now)
+                stop, accepted, for_python = begun or run.admit(
+                    stream.plan, window, producers, store.log, start, now
+                )
+                begun = None
                 if accepted:
                     try:
                         _store(stream, run, start, stop, accepted)
                     except HeadraceError as problem:
-                        window.forget_from(store.complete + 1)
-                        stream.marks.taken_back()
-                        run.refuse(start, stop, encode_refusal(stream.name, store_error(problem)))
+                        _not_stored(stream, run, start, stop, problem)
                 start = stop
                 if for_python:
                     _decide(stream, run, stop, now)
@@ -67,6 +69,29 @@ def ingest(stream: Stream, run: PublishRun) -> None:
     else:
         mark = store.log.totals()[3]
         stream.engine.after(store, mark, partial(stream.stored, run), partial(_unsynced, stream, run))
+
+
+def _take_in(stream: Stream, run: PublishRun, count: int, now: int) -> tuple[int, int, bool]:
+    """The everyday case in one step: all are accepted and fit into the newest block. Returns how far it came, how many of
+    these are accepted and not stored, and whether the next is to be decided here."""
+    store = stream.store
+    try:
+        stop, accepted, for_python, stored = run.take_in(
+            stream.plan, stream.window, stream.producers, store.log, now, store.block_bytes
+        )
+        if stored is not None:
+            store.written(count, *stored)
+            accepted = 0
+    except HeadraceError as problem:
+        _not_stored(stream, run, 0, count, problem)
+        return count, 0, False
+    return stop, accepted, for_python
+
+
+def _not_stored(stream: Stream, run: PublishRun, start: int, stop: int, problem: HeadraceError) -> None:
+    stream.window.forget_from(stream.store.complete + 1)
+    stream.marks.taken_back()
+    run.refuse(start, stop, encode_refusal(stream.name, store_error(problem)))
 
 
 def _store(stream: Stream, run: PublishRun, start: int, stop: int, accepted: int) -> None:

@@ -137,8 +137,11 @@ class Stream:
 
     def stored(self, run: PublishRun | None) -> None:
         """The messages of a run are durable: answer, and let consumers see them."""
+        engine = self.engine
         if run is not None:
-            self.engine.exchange.answer(run, self._head, self._tail)
+            engine.exchange.answer(run, self._head, self._tail)
+            if engine.alone:
+                engine.send_early()
         if self._republish is not None:
             self._republish.send(self)
         if self.consumers:
@@ -212,6 +215,8 @@ class Stream:
         self.picky = self.config.retention == "interest" and bool(filters) and all(filters)
         self._filters = [each for some in filters for each in some]
         self.nobody_interested = self.config.retention == "interest" and not self.consumers
+        self.unselective = not (self.picky or self.nobody_interested or self.republishes)
+        """Every message is stored, and that is all that happens to it."""
 
     def _is_wanted(self, subject: str) -> bool:
         return any(subject_matches(each, subject) for each in self._filters)

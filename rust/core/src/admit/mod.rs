@@ -18,7 +18,7 @@ use std::sync::MutexGuard;
 
 use crate::batch::Entry;
 use crate::exchange::runs::{PublishRun, Verdict};
-use crate::layouts::jetstream::log::{BlockLog, Inner, LogResult};
+use crate::layouts::jetstream::log::{AppendRules, Appended, BlockLog, Inner, LogResult};
 use crate::subjects::Filter;
 
 /// The number of a text in the plan that answers a refusal. `{}` in it stands for the value seen.
@@ -156,6 +156,27 @@ pub fn admit(
     }
     run.verdicts.append(&mut state.verdicts);
     Ok(Admitted { next, accepted: state.accepted as usize, stopped })
+}
+
+/// `admit` from the first message on; if all are accepted and the newest block has room for them, they are stored too.
+pub fn take_in(
+    run: &mut PublishRun,
+    plan: &Plan,
+    memory: &mut Memory<'_>,
+    log: &BlockLog,
+    now_ns: i64,
+    block_bytes_max: usize,
+) -> LogResult<(Admitted, Option<Appended>)> {
+    let admitted = admit(run, plan, memory, log, 0, now_ns)?;
+    if admitted.accepted < run.batch.len() {
+        return Ok((admitted, None));
+    }
+    let rules = AppendRules { now: now_ns, keep_positions: false, block_bytes_max, per_subject_max: 0 };
+    let appended = log.append_whole(&run.batch, &rules)?;
+    if let Some(appended) = &appended {
+        run.stored.push((0, appended.first));
+    }
+    Ok((admitted, appended))
 }
 
 /// What the record takes in the store.

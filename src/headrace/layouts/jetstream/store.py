@@ -147,6 +147,30 @@ class FileStreamStore(StreamStore):
             except (DiskFault, StorePoisoned):
                 self._take_back(first, next_seq)
                 raise
+        self.written(total, first, next_seq, stored_bytes, trimmed, trimmed_bytes)
+        return Ticket(self.name, first, next_seq, mark)
+
+    @property
+    def takes_at_once(self) -> bool:
+        """Whether messages may go straight into the newest block, where they fit: `written` is told afterwards. Not so
+        where a limit has to be asked first, or counts by subject."""
+        config = self.config
+        return (
+            config.discard == "old"
+            and config.max_msgs_per_subject <= 0
+            and not (config.sealed or self._closed or self.read_only or self._half_done is not None)
+        )
+
+    def written(
+        self,
+        count: int,
+        first: int,
+        next_seq: int,
+        stored_bytes: int,
+        trimmed: int = 0,
+        trimmed_bytes: int = 0,
+    ) -> None:
+        """Messages `[first, next_seq)` are in the log: what follows from that."""
         self.dirty, self.complete = True, next_seq - 1
         self.trimmed += trimmed
         out = out_bytes = 0
@@ -156,9 +180,8 @@ class FileStreamStore(StreamStore):
             upkeep.bury_dead(self)
         if self._handler is not None:
             self.tell(
-                total - trimmed - out, stored_bytes - trimmed_bytes - out_bytes, first if total == 1 else 0
+                count - trimmed - out, stored_bytes - trimmed_bytes - out_bytes, first if count == 1 else 0
             )
-        return Ticket(self.name, first, next_seq, mark)
 
     def _take_back(self, first: int, next_seq: int) -> None:
         """A batch is stored whole or not at all: what was written before the disk refused is removed again. Where not

@@ -70,6 +70,9 @@ class NatsServer:
         self.engine.on_work = self.schedule
         self.engine.run_off_loop = self._off_loop
         self.engine.backlog = self._backlog
+        if self.sockets is not None:
+            self.engine.send_early = self._send_early
+        self._told: list[tuple[int, int]] = []
         self.handshake = Handshake(self, Authenticator(options))
         self.tls = Tls(options.tls) if options.tls is not None else None
         self.clients: dict[int, Client] = {}
@@ -258,10 +261,19 @@ class NatsServer:
         self.flush()
         self._set_timer()
 
+    def _send_early(self) -> None:
+        """In the middle of a turn: what the sockets have to say waits for its end."""
+        assert self.sockets is not None
+        _, told = self.sockets.flush(self.exchange)
+        if told is not None:
+            self._told += told
+
     def flush(self) -> None:
         """Send what is there."""
         if self.sockets is not None:
             others, told = self.sockets.flush(self.exchange)
+            if self._told:
+                told, self._told = self._told + (told or []), []
             if told is not None:
                 self.attend(told)
             if not others:
@@ -280,26 +292,25 @@ class NatsServer:
     def _ready(self) -> None:
         """Something came. Serve it, and look for more as long as that pays."""
         assert self.sockets is not None
+        sockets, exchange, spin = self.sockets, self.exchange, self._spin
         ends = time.monotonic_ns() + SLICE_NS
         self._leaving = False
-        self._serve(self.sockets)
+        self._serve(*sockets.pump(exchange, time.time_ns()))
         # Somebody who left must be off the exchange before the next message is routed.
-        while not self._leaving and self._spin.pays():
-            if not self.sockets.look(LOOK_NS):
-                self._spin.miss()
+        while not self._leaving and spin.pays(ends):
+            found = sockets.seek(exchange, LOOK_NS)
+            if found is None:
+                spin.miss()
                 return
-            self._spin.hit()
-            self._serve(self.sockets)
-            if time.monotonic_ns() >= ends:
-                return
+            self._serve(*found)
+            spin.hit()
 
     def left(self, client: Client) -> None:
         """The socket is closed; the loop takes the client off the exchange, before it looks at sockets again."""
         self._leaving = True
         self.loop.call_soon(client.connection_lost, None)
 
-    def _serve(self, sockets: Sockets) -> None:
-        woken, told = sockets.pump(self.exchange, time.time_ns())
+    def _serve(self, woken: bool, told: list[tuple[int, int]] | None) -> None:
         if told is not None:
             self.attend(told)
         if woken:

@@ -22,11 +22,11 @@ class Spin:
         self._misses = 0
         self._resting_until_ns = 0
 
-    def pays(self) -> bool:
-        """A turn ended now. Did it follow another one closely, and has looking paid lately?"""
+    def pays(self, until_ns: int) -> bool:
+        """A turn ended now. Is there time left, did it follow another one closely, and has looking paid lately?"""
         now = time.monotonic_ns()
         gap, self._last_ns = now - self._last_ns, now
-        return gap < 4 * LOOK_NS and now >= self._resting_until_ns
+        return gap < 4 * LOOK_NS and self._resting_until_ns <= now < until_ns
 
     def hit(self) -> None:
         """It came while we were looking."""

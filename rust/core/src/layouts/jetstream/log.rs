@@ -224,6 +224,23 @@ impl BlockLog {
         inner.append(batch, from, rules)
     }
 
+    /// The whole batch, if the newest block has room for it. None: nothing was done, `append` has to.
+    pub fn append_whole(&self, batch: &Batch, rules: &AppendRules) -> LogResult<Option<Appended>> {
+        self.check_sound()?;
+        let mut inner = self.lock();
+        let begun = inner.writer.as_ref().map_or(0, |writer| writer.data.len());
+        let sizes = batch.entries().iter().map(|entry| check_size(batch, entry));
+        let size: usize = match sizes.sum::<LogResult<usize>>() {
+            Ok(size) if begun > 0 && rules.per_subject_max == 0 => size,
+            _ => return Ok(None),
+        };
+        if begun + size > rules.block_bytes_max {
+            return Ok(None);
+        }
+        inner.chain = None;
+        inner.append(batch, 0, rules).map(Some)
+    }
+
     /// Uses up sequences `[last + 1, to]` with placeholder records.
     pub fn skip(&self, to: u64, now: i64) -> LogResult<u64> {
         self.check_sound()?;
