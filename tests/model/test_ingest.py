@@ -51,7 +51,9 @@ def test_a_lone_answer_leaves_before_the_rest_of_the_turn() -> None:
         server.wire.ask([next_message])
         assert early[2] == (1, 4), "the message was on its way before it was counted"
         assert consumer.num_pending() == 3
+        server.wire.ask([pub("$JS.ACK.S.c0.1.1.1.0.0", b"+ACK"), next_message])
+        assert early[3] == (1, 3) and consumer.ledger.num_pending == 1
         assert server.wire.ask([pub("s.a"), next_message])[0] is not None
-        assert len(early) == 3
+        assert len(early) == 4
     finally:
         server.model.close()

@@ -96,7 +96,7 @@ class Engine:
         self.backlog: Callable[[int], int] = _no_backlog
         """Bytes that the client of a connection has not taken yet."""
         self.alone = False
-        """Only one thing arrived in this turn: its answer need not wait for anything else (`send_early`)."""
+        """One request arrived in this turn, perhaps behind an ack: its answer need not wait for others (`send_early`)."""
         self.send_early: Callable[[], None] = _nothing
         """Sends what there is; what is only for us to note comes after it, while the client has its turn."""
         self.stalled: dict[Any, None] = {}
@@ -129,7 +129,7 @@ class Engine:
         exchange.set_now(now)
         handlers = self.handlers
         arrived = exchange.drain()
-        self.alone = len(arrived) == 1
+        self.alone = len(arrived) == 1 or (len(arrived) == 2 and arrived[0][0] == ACKS)
         for kind, number, payload in arrived:
             handler = handlers.get(number)
             if handler is None:
