@@ -135,10 +135,12 @@ class Kafka:
             .option("includeHeaders", "true")
         )
 
-    def sink_options(self, topic: str) -> dict[str, str]:
-        """A fresh topic; every record is acknowledged by all replicas (the one there is)."""
+    def sink_options(self, topic: str, *, synced: bool = False) -> dict[str, str]:
+        """A fresh topic; every record is acknowledged by all replicas (the one there is). `synced`: when it is on disk,
+        as our acks are, and not when it is in the page cache."""
         where = ("--bootstrap-server", self._broker.address, "--create", "--topic", topic)
-        run_tool(f"{TOOLS}.TopicCommand", *where, "--partitions", str(PARTITIONS))
+        more = ("--config", "flush.messages=1") if synced else ()
+        run_tool(f"{TOOLS}.TopicCommand", *where, "--partitions", str(PARTITIONS), *more)
         return {
             "kafka.bootstrap.servers": self._broker.address,
             "topic": topic,
