@@ -1,7 +1,7 @@
 """The Rust core as Python sees it. `make check` compares this file with the built module."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Self, final
+from typing import Any, Protocol, Self, final
 
 from headrace.record import Record
 
@@ -115,6 +115,11 @@ class FaultPlan:
     def read_bytes(self) -> int:
         """How many bytes were read from matching paths."""
 
+class _Place(Protocol):
+    def entry(self, path: str) -> tuple[bool, int, int] | None: ...
+    def list(self, path: str) -> list[tuple[str, bool, int]]: ...
+    def open(self, path: str) -> tuple[Any, int]: ...
+
 @final
 class Disk:
     """Where files live. Paths are UTF-8, `/`-separated."""
@@ -123,6 +128,10 @@ class Disk:
     def real() -> Disk: ...
     @staticmethod
     def memory() -> Disk: ...
+    @staticmethod
+    def foreign(place: _Place) -> Disk:
+        """Read-only, over a Python object: an object store, say. Small pieces are cut out of blocks of 4 MiB, of which
+        the last 16 are kept; nothing that was read is asked for again as long as it is among them."""
     @staticmethod
     def faulty(inner: Disk, plan: FaultPlan) -> Disk: ...
     def open(self, path: str, mode: str = "read") -> DiskFile:

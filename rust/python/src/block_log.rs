@@ -2,6 +2,7 @@
 //! messages runs without the GIL.
 
 use std::collections::HashMap;
+use std::sync::MutexGuard;
 
 use headrace_core::crypt::{Cipher, Seed};
 use headrace_core::hash::HashKey;
@@ -16,6 +17,7 @@ use pyo3::types::{PyBytes, PyDict, PyString};
 use crate::batch::{Batch, text};
 use crate::disk::Disk;
 use crate::errors::{bad_input, damaged, disk_error, raise};
+use crate::held::held;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<BlockLog>()
@@ -64,6 +66,10 @@ pub struct BlockLog(log::BlockLog);
 impl BlockLog {
     pub fn core(&self) -> &log::BlockLog {
         &self.0
+    }
+
+    fn inner(&self) -> MutexGuard<'_, log::Inner> {
+        held(self.0.mutex()).expect("block log lock")
     }
 }
 
@@ -168,7 +174,7 @@ impl BlockLog {
     }
 
     fn drop_dead_blocks(&self) {
-        self.0.lock().drop_dead_blocks();
+        self.inner().drop_dead_blocks();
     }
 
     fn erasure<'py>(
@@ -333,12 +339,12 @@ impl BlockLog {
 
     /// The newest block and the length of its plain bytes.
     fn newest(&self) -> (u64, u64) {
-        let inner = self.0.lock();
+        let inner = self.inner();
         inner.blocks.last().map_or((0, 0), |block| (block.number, block.file_len))
     }
 
     fn has(&self, sequence: u64) -> bool {
-        let inner = self.0.lock();
+        let inner = self.inner();
         inner.block_at(sequence).is_some_and(|index| inner.blocks[index].is_live(sequence))
     }
 
@@ -348,7 +354,7 @@ impl BlockLog {
     }
 
     fn totals(&self) -> (u64, u64, u64, u64, i64) {
-        let inner = self.0.lock();
+        let inner = self.inner();
         (inner.msgs, inner.bytes, inner.last, inner.mark, inner.last_time)
     }
 
@@ -357,7 +363,7 @@ impl BlockLog {
     }
 
     fn first_seq(&self) -> u64 {
-        self.0.lock().first()
+        self.inner().first()
     }
 
     fn last_before(&self, py: Python<'_>, subject: &str, sequence: u64) -> PyResult<u64> {
@@ -371,7 +377,7 @@ impl BlockLog {
 
     /// Dead sequences between the first and the last of one block.
     fn deleted_of(&self, number: u64) -> PyResult<Vec<u64>> {
-        let inner = self.0.lock();
+        let inner = self.inner();
         let index = inner.index_of(number).map_err(log_error)?;
         Ok(inner.blocks[index].deleted.iter().collect())
     }
@@ -382,7 +388,7 @@ impl BlockLog {
         py: Python<'py>,
         number: u64,
     ) -> PyResult<Option<(&'static str, Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
-        let inner = self.0.lock();
+        let inner = self.inner();
         let index = inner.index_of(number).map_err(log_error)?;
         let cipher = inner.blocks[index].cipher.as_ref();
         Ok(cipher.map(|key| (key.cipher.name(), PyBytes::new(py, &key.seed), PyBytes::new(py, &key.nonce))))
@@ -419,22 +425,22 @@ impl BlockLog {
 
     /// Evicted by limits since `settled`, and whether there were too many to list.
     fn evicted(&self) -> (Vec<u64>, bool) {
-        let inner = self.0.lock();
+        let inner = self.inner();
         let (listed, many) = inner.evicted.told();
         (listed.to_vec(), many)
     }
 
     fn settled(&self) {
-        self.0.lock().evicted.settled();
+        self.inner().evicted.settled();
     }
 
     /// What the loaded blocks take in memory (the newest one, which is being written, aside).
     fn cached_bytes(&self) -> usize {
-        self.0.lock().cache.bytes()
+        self.inner().cache.bytes()
     }
 
     fn findings(&self) -> Vec<FindingTuple> {
-        let inner = self.0.lock();
+        let inner = self.inner();
         let one = |(number, f): &(u64, headrace_core::layouts::jetstream::scan::Finding)| {
             let (first, next) = f.sequences.map_or((None, None), |(first, next)| (Some(first), Some(next)));
             (*number, f.kind.name(), f.offset, f.len, first, next, f.detail.clone())

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::errors::{bad_input, disk_error, raise};
+use crate::foreign::ForeignDisk;
 
 #[pyclass(frozen, name = "DiskFile", module = "headrace._core")]
 pub struct DiskFile(Arc<dyn core::DiskFile>);
@@ -226,6 +227,11 @@ impl Disk {
     #[staticmethod]
     fn memory() -> Self {
         Self::of_memory(MemoryDisk::new())
+    }
+
+    #[staticmethod]
+    fn foreign(place: Py<PyAny>) -> Self {
+        Disk { inner: Arc::new(ForeignDisk::new(place)), memory: None }
     }
 
     #[staticmethod]

@@ -17,6 +17,7 @@ use pyo3::types::PyBytes;
 use crate::batch::Batch;
 use crate::disk::{Disk, DiskFile};
 use crate::errors::{bad_input, damaged, disk_error};
+use crate::held::held;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RabbitQueue>()?;
@@ -71,8 +72,8 @@ fn unpacked(ids: &[u8]) -> Vec<MessageId> {
     ids.chunks_exact(16).map(|id| id.try_into().unwrap_or_default()).collect()
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T: Send>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    held(mutex).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is to be written before a staged change is applied.

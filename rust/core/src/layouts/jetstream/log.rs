@@ -196,6 +196,11 @@ impl BlockLog {
         }
     }
 
+    /// For those who must not simply wait.
+    pub fn mutex(&self) -> &Mutex<Inner> {
+        &self.inner
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic while holding the lock is a bug; what is in memory is then not to be trusted.
         self.inner.lock().expect("block log lock")
