@@ -185,6 +185,22 @@ def maven(*artifacts: str, alone: bool = False) -> Callable[[Path, Peer], None]:
     return install
 
 
+def pinned_python(module: str, pins: str) -> Callable[[Path, Peer], None]:
+    """A Python program with everything it needs in `lib/`, apart from the project's own environment."""
+
+    def install(folder: Path, peer: Peer) -> None:
+        wanted = Path(__file__).with_name("requirements") / pins
+        run(
+            *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"),
+            *("--no-deps", "--only-binary", ":all:", "--target", str(folder / "lib"), "-r", str(wanted)),
+        )
+        program = folder / peer.program
+        program.write_text(PYTHON_START.format(python=sys.executable, module=module, version=peer.version))
+        program.chmod(0o755)
+
+    return install
+
+
 def debian_tree(package: str, *more: str) -> Callable[[Path, Peer], None]:
     """A program that needs its whole tree: the package and others unpacked below `root`, started by a small script."""
 
@@ -228,6 +244,12 @@ SPARK_KAFKA = (
 )
 # A library without a program of its own: the runtime answers.
 LIBRARY = ("-version",)
+PYTHON_START = """#!/bin/sh
+PYTHONPATH=$(dirname "$0")/lib
+export PYTHONPATH
+if [ "$1" = --version ]; then exec "{python}" -c "import {module}; print('{module} {version}')"; fi
+exec "{python}" -m {module} "$@"
+"""
 # Not the package's script in the path: that one switches the user.
 RABBIT_START = """#!/bin/sh
 root=$(cd "$(dirname "$0")" && pwd)/root
@@ -275,6 +297,7 @@ PEERS = (
         maven("org.apache.rocketmq:rocketmq-store:{version}"),
         LIBRARY,
     ),
+    Peer("moto", "5.2.5", "moto", pinned_python("moto.server", "moto.txt")),
     Peer("spark-kafka", "4.2.0", "spark-kafka", maven(*SPARK_KAFKA, alone=True), LIBRARY),
 )
 

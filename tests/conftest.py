@@ -50,8 +50,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark session of this test process: two local cores, no user interface."""
     from pyspark.sql import SparkSession
 
+    from tests.support.s3 import CREDENTIALS
+
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.update(CREDENTIALS)
     place = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")

@@ -5,13 +5,13 @@ JetStream is at home here (`JetStreamVolume`); every other layout is a `Room`, i
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from headrace._core import Disk
 from headrace.errors import BadInput, NotFound, ReadOnly, UnknownFormat
 from headrace.layouts.base import Volume
 from headrace.layouts.jetstream.volume import JetStreamVolume, looks_like_jetstream
+from headrace.layouts.places import disk_at, is_remote, only_read, place_of
 from headrace.layouts.room import Room
 
 JETSTREAM = "jetstream"
@@ -29,9 +29,12 @@ PRODUCTS = {
 _ROOM_KEYWORDS = frozenset({"durability", "disk", "key", "clock"})
 
 
-def is_archive(path: str) -> bool:
+def is_archive(path: str, disk: Disk | None = None) -> bool:
     """Whether a directory holds Parquet files that Headrace has archived. (The manifest's module would load too much.)"""
-    return Path(path, "_headrace", "manifest.json").is_file()
+    on = disk or disk_at(path)
+    # The directory first: what is wrong with a remote place is said of it.
+    found = on.entry(f"{path}/_headrace/manifest.json") if on.entry(path) is not None else None
+    return found is not None and not found[0]
 
 
 def room(layout: str) -> Room:
@@ -67,7 +70,8 @@ def room_of(path: str, disk: Disk | None = None) -> Room | None:
 
 def detect(path: str, disk: Disk | None = None) -> str:
     """The layout of a directory: "jetstream", "kafka" … UnknownFormat or NotFound otherwise."""
-    on = disk or Disk.real()
+    path = place_of(path) if is_remote(path) else path
+    on = disk or disk_at(path)
     if looks_like_jetstream(on, path):
         return JETSTREAM
     if on.entry(path) is None:
@@ -91,14 +95,21 @@ def open_volume(
 
     Options beside durability, disk, key and clock are the product's own, under its own names.
     """
+    given_disk: Disk | None = options.get("disk")
+    if is_remote(path) and given_disk is None:
+        if create or mode != "r":
+            only_read(path, "writing a store")
+        path = place_of(path)
+        # One for detecting and reading: what was listed is not asked for again.
+        options["disk"] = disk_at(path)
     if create:
         chosen = layout or JETSTREAM
-    elif layout in (None, ARCHIVE) and options.get("disk") is None and is_archive(path):
+    elif layout in (None, ARCHIVE) and given_disk is None and is_archive(path, options.get("disk")):
         from headrace.layouts.parquet.volume import ArchiveVolume
 
         if mode != "r":
             raise ReadOnly(f"{path}: an archive is only read; `headrace pipeline archive` adds to it")
-        return ArchiveVolume(path)
+        return ArchiveVolume(path, options.get("disk"))
     else:
         chosen = detect(path, options.get("disk"))
         if layout not in (None, chosen):

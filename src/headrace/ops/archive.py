@@ -20,6 +20,7 @@ from headrace.errors import BadInput
 from headrace.layouts.base import Log, Volume
 from headrace.layouts.detect import open_volume
 from headrace.layouts.parquet.manifest import ArchivedFile, ArchivedLog, ArchiveWriter, Part, read_manifest
+from headrace.layouts.places import only_read
 from headrace.ops.archive_by import Division, read_division
 from headrace.ops.archive_write import CODECS, Group, Written, make_groups, write_group
 from headrace.ops.engines import Done, Engine, Tell, Threads
@@ -164,6 +165,7 @@ def archive(
     """Add everything new of the store `source` (or of `volume`, already opened) to the archive `target`."""
     asked, engine = options or ArchiveOptions(), engine or Threads()
     division, started = asked.check(), time.monotonic()
+    only_read(target, "an archive's target")
     own = volume is None
     opened = open_volume(source, key=asked.key) if volume is None else volume
     try:

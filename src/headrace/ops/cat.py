@@ -15,6 +15,7 @@ from headrace.layouts.base import Damage, Log, Predicate
 from headrace.layouts.jetstream.inspector import find_streams, survey
 from headrace.layouts.jetstream.rebuild import open_stream
 from headrace.layouts.jetstream.tail import Tail
+from headrace.layouts.places import disk_at
 from headrace.layouts.room import Room
 from headrace.ops._kernels import Batch, Disk, subject_filter_valid
 from headrace.ops.plan import check_path, choose, room_at
@@ -67,10 +68,10 @@ class Reading:
         disk: Disk | None = None,
         poll_s: float = POLL_S,
     ) -> None:
-        self._disk, self._key, self._select = disk or Disk.real(), key, select or Selection()
-        self._select.check()
         self._path, self._given = check_path(path), disk
-        self._room = room_at(path, disk)
+        self._disk, self._key, self._select = disk or disk_at(self._path), key, select or Selection()
+        self._select.check()
+        self._room = room_at(self._path, disk)
         self.streams = choose(self._path, self._find(), stream)
         self._follow, self._stop, self._poll_s = follow, stop or threading.Event(), poll_s
         self._left = self._select.limit

@@ -17,6 +17,7 @@ from headrace.layouts.jetstream.config_json import encode_config
 from headrace.layouts.jetstream.inspector import BlockFacts, Survey
 from headrace.layouts.jetstream.rebuild import open_stream
 from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.places import disk_at
 from headrace.ops.plain import plain
 from headrace.ops.plan import PRODUCTS, THREADS, Plan, Progress, make_plan, run_plan
 from headrace.ops.verify import StreamReport, report_on
@@ -152,7 +153,7 @@ def inspect(
 ) -> StoreView:
     """Look at a store, or one stream of it. Raises when it is none, or when a key is needed."""
     plan = make_plan(path, stream=stream, key=key, disk=disk)
-    on, total = disk or Disk.real(), plan.file_bytes
+    on, total = disk or disk_at(plan.path), plan.file_bytes
     report = None
     if not quick:
         facts = run_plan(plan, disk=disk, threads=threads, progress=progress, rounds=2)

@@ -27,6 +27,7 @@ from headrace.layouts.jetstream.inspector import (
     find_streams,
     survey,
 )
+from headrace.layouts.places import disk_at, disk_given, is_remote, place_of
 from headrace.layouts.room import Room
 
 PRODUCTS = {"jetstream": "NATS JetStream"}
@@ -77,7 +78,9 @@ def make_plan(
     path: str, *, stream: str | None = None, key: str | None = None, disk: Disk | None = None
 ) -> Plan:
     """Look at a directory (of one stream, if asked) and list its blocks. Reads metadata and indexes only."""
-    on, checked = disk or Disk.real(), check_path(path)
+    checked = check_path(path)
+    disk = disk_given(checked, disk)
+    on = disk or Disk.real()
     directories = choose(checked, find_streams(on, checked), stream)
     plan = Plan(checked, "jetstream", {})
     for name, directory in directories.items():
@@ -101,7 +104,8 @@ def room_at(path: str, disk: Disk | None = None) -> Room | None:
 
 def absolute(path: str) -> str:
     """The path from the root, links not followed: a stream's directory has its name, also behind a link."""
-    return os.path.normpath(Path.cwd() / check_path(path))
+    checked = check_path(path)
+    return checked if is_remote(checked) else os.path.normpath(Path.cwd() / checked)
 
 
 def check_path(path: str | os.PathLike[str]) -> str:
@@ -115,7 +119,7 @@ def check_path(path: str | os.PathLike[str]) -> str:
         ) from error
     if not text or "\0" in text:
         raise BadInput(f"{text!r} is not a path")
-    return text
+    return place_of(text) if is_remote(text) else text
 
 
 def choose(path: str, found: dict[str, str], stream: str | None) -> dict[str, str]:
@@ -130,7 +134,7 @@ def choose(path: str, found: dict[str, str], stream: str | None) -> dict[str, st
 
 def run_task(task: BlockTask, disk: Disk | None = None) -> BlockFacts:
     """Check one block."""
-    return check_block(disk or Disk.real(), task.block)
+    return check_block(disk or disk_at(task.path), task.block)
 
 
 def run_plan(
@@ -145,7 +149,7 @@ def run_plan(
 
     `rounds` says how often the caller goes over all bytes: this is the first time, and progress counts so.
     """
-    on, total, done = disk or Disk.real(), plan.file_bytes * rounds, 0
+    on, total, done = disk or disk_at(plan.path), plan.file_bytes * rounds, 0
     facts: dict[str, list[BlockFacts]] = {name: [] for name in plan.streams}
     if progress is not None:
         progress(0, total)

@@ -20,6 +20,7 @@ from headrace.layouts.base import Log, Predicate, Ticket, Volume
 from headrace.layouts.detect import LAYOUTS, open_volume
 from headrace.layouts.jetstream.store import FileStreamStore
 from headrace.layouts.parquet.volume import ArchiveVolume
+from headrace.layouts.places import only_read
 from headrace.ops._kernels import Batch, recast
 from headrace.ops.conversion import mapping
 from headrace.ops.conversion.sides import SIDES
@@ -293,6 +294,7 @@ class DirectoryTarget:
         """BadInput for a layout that nobody writes, or one that cannot keep positions."""
         if self.layout not in LAYOUTS:
             raise BadInput(f"layout {self.layout!r}; known are: {', '.join(LAYOUTS)}")
+        only_read(self.path, "a replay's target")
 
     def open(self, log: str) -> DirectoryLog:
         self.check()

@@ -21,6 +21,7 @@ from headrace.errors import DiskFault
 from headrace.layouts.base import Damage
 from headrace.layouts.jetstream.audit import Indexes, audit_consumers, audit_indexes
 from headrace.layouts.jetstream.inspector import BlockFacts, Survey
+from headrace.layouts.places import disk_at
 from headrace.ops.plain import plain
 from headrace.ops.plan import PRODUCTS, THREADS, Plan, Progress, make_plan, run_plan
 
@@ -145,7 +146,7 @@ def report_on(
     plan: Plan, facts: dict[str, list[BlockFacts]], *, disk: Disk | None = None, threads: int = THREADS
 ) -> VerifyReport:
     """The report from blocks that were checked already, here or elsewhere."""
-    on = disk or Disk.real()
+    on = disk or disk_at(plan.path)
     streams = [
         _stream_report(on, found, plan.indexes[name], facts[name], threads)
         for name, found in plan.streams.items()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from headrace.layouts.jetstream.scan_task import BlockTask
 from headrace.layouts.kafka.names import split_name as split_partition
 from headrace.layouts.kafka.scan_task import SegmentTask
 from headrace.layouts.nats_streaming.scan_task import SliceTask
+from headrace.layouts.places import disk_at, is_remote
 from headrace.layouts.rabbitmq.scan_task import SegmentTask as QueueSegment
 from headrace.layouts.rocketmq.log import QueueTask
 from headrace.spark.columns import arrow, one_column
@@ -77,11 +79,21 @@ def _commit_log_offset(batch: Batch, task: QueueTask) -> Any:
     return arrow.array(entries["offset"][at - at[0]].astype(np.int64))
 
 
+@contextmanager
+def _bytes_of(path: str) -> Generator[Any]:
+    """All of a file: mapped, or read at once where that cannot be."""
+    if is_remote(path):
+        yield disk_at(path).read(path)
+        return
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        yield view
+
+
 @lru_cache(maxsize=4)
 def _record_batches(path: str, size: int) -> tuple[Any, Any, Any]:
     """(first offset, leader epoch or −1, attributes) of every record batch, by their heads alone; ends at what is none."""
     heads: list[tuple[int, int, int]] = []
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+    with _bytes_of(path) as view:
         at = following = 0
         while at + 27 <= min(size, len(view)):
             first, length, epoch, magic = struct.unpack_from(">qiib", view, at)

@@ -14,11 +14,11 @@ import difflib
 import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from headrace.client import Access
 from headrace.errors import BadInput
 from headrace.layouts.base import Predicate
+from headrace.layouts.places import place_of
 from headrace.spark.server_options import SERVER_OPTIONS, access_of
 from headrace.units import parse_duration_ns, parse_time_ns
 
@@ -147,7 +147,7 @@ def read_options(options: Mapping[str, str]) -> Asked:
     if start == LATEST and (first is not None or since is not None):
         raise BadInput("headrace source: startingFrom=latest, and a sequence or time to start from: give one")
     return Asked(
-        path=local_path(given.get("path", "")),
+        path=_place(given.get("path", "")),
         key=given.get("key"),
         access=access_of(given),
         durable=given.get("durable"),
@@ -174,22 +174,11 @@ def read_options(options: Mapping[str, str]) -> Asked:
     )
 
 
-def local_path(path: str) -> str:
-    """A path as the file system knows it: `file:` is taken off. BadInput for a place that is not a file system's."""
-    scheme, colon, rest = path.partition(":")
-    if not colon or not scheme.isalnum() or (scheme.lower() != "file" and not rest.startswith("//")):
-        return path
-    if scheme.lower() != "file":
-        raise BadInput(
-            f"headrace source: path={path!r}: workers open local paths and file:// only; mount {scheme}:// where they run, "
-            "or copy the directory"
-        )
-    if rest.startswith("//"):
-        host, _, rest = rest[2:].partition("/")
-        rest = f"/{rest}"
-        if host not in ("", "localhost"):
-            raise BadInput(f"headrace source: path={path!r}: file:// of another host ({host})")
-    return unquote(rest)
+def _place(path: str) -> str:
+    try:
+        return place_of(path)
+    except BadInput as problem:
+        raise BadInput(f"headrace source: {problem}") from None
 
 
 class _Reading:

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from headrace.errors import NotFound
 from headrace.layouts.base import Damage, Log, Predicate, ScanTask
 from headrace.layouts.detect import open_volume
+from headrace.layouts.places import disk_at, has_magic, is_remote, matching
 from headrace.spark.malformed import known_range, scan, told
 from headrace.spark.options import TARGET_BYTES, Asked
 from headrace.spark.versions import Versioned
@@ -46,9 +47,12 @@ class Part(InputPartition, Versioned):
 
 def directories(path: str) -> list[str]:
     """One directory, or those that a pattern finds. NotFound when there is none."""
-    if not glob.has_magic(path) or Path(path).exists():
+    if is_remote(path):
+        found = matching(path) if has_magic(path) else [path]
+    elif not glob.has_magic(path) or Path(path).exists():
         return [path]
-    found = sorted(each for each in glob.glob(path) if os.path.isdir(each))  # noqa: PTH207, PTH112  (a pattern, not a path)
+    else:
+        found = sorted(each for each in glob.glob(path) if os.path.isdir(each))  # noqa: PTH207, PTH112  (a pattern, not a path)
     if not found:
         raise NotFound(f"headrace source: no directory fits {path!r}")
     return found
@@ -178,7 +182,9 @@ def parts(asked: Asked, predicate: Predicate, columns: Sequence[str]) -> list[In
 def absent(found: Iterable[Place]) -> tuple[Damage, ...]:
     """Files that should be there and are not: no task would meet them."""
     told = [each for place in found for each in place.log.damage()]
-    return tuple(each for each in told if each.kind == "missing" and not Path(each.file).exists())
+    return tuple(
+        each for each in told if each.kind == "missing" and disk_at(each.file).entry(each.file) is None
+    )
 
 
 @cache

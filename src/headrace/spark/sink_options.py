@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from headrace.client import Access
 from headrace.errors import BadInput
 from headrace.layouts.detect import LAYOUTS
+from headrace.layouts.places import only_read, place_of
 from headrace.spark.options import known_options
 from headrace.spark.server_options import SERVER_OPTIONS, access_of
 
@@ -59,6 +60,8 @@ def read_sink_options(options: Mapping[str, str], columns: Sequence[str]) -> Tar
     access, path = access_of(given), given.get("path", "")
     if (access is None) == (not path):
         raise BadInput("headrace sink: give url=nats://… (a server) or a path and its layout, one of the two")
+    if path:
+        path = place_of(only_read(path, "headrace sink: path="))
     if path and given.get("layout") not in LAYOUTS:
         raise BadInput(f"headrace sink: layout={given.get('layout')!r}; expected one of {', '.join(LAYOUTS)}")
     for column in columns:

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from headrace.errors import BadInput, ConnectionLost, NotFound, ServerRefused
 from headrace.layouts.base import ScanTask
+from headrace.layouts.places import is_remote
 from headrace.spark.limits import (
     ReadAllAvailable,
     ReadLimit,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.client import Hold
 
 LOG = logging.getLogger("headrace")
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S, LOOK_FAR_EVERY_S = 0.1, 2.0
 
 Offset = dict[str, Any]
 
@@ -156,9 +157,9 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = self._look()
 
     def _look(self) -> dict[str, Ends]:
-        """Every log as it is; Spark asks many times a second when nothing comes."""
-        now = time.monotonic()
-        if self._seen is None or now - self._seen[0] > LOOK_EVERY_S:
+        """Every log as it is; Spark asks many times a second when nothing comes, and a remote place wants to be paid for it."""
+        now, patience = time.monotonic(), LOOK_FAR_EVERY_S if is_remote(self._asked.path) else LOOK_EVERY_S
+        if self._seen is None or now - self._seen[0] > patience:
             with ExitStack() as stack:
                 self._seen = (
                     now,

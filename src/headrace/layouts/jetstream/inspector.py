@@ -26,6 +26,7 @@ from headrace.layouts.jetstream.recovery import messages_dir
 from headrace.layouts.jetstream.sealed import StoreKey, is_sealed
 from headrace.layouts.jetstream.sidecar import Sidecar
 from headrace.layouts.jetstream.volume import DEFAULT_ACCOUNT, LOCK, ROOT, unknown
+from headrace.layouts.places import is_remote
 
 GAPS_LISTED_MAX = 1000
 KEY_FILE_BYTES_MAX = 4096
@@ -115,7 +116,7 @@ class Survey:
 
 def find_streams(disk: Disk, path: str) -> dict[str, str]:
     """Name → directory of every stream at `path`. NotFound or UnknownFormat when it is no store."""
-    base = os.path.normpath(Path.cwd() / path)
+    base = path if is_remote(path) else os.path.normpath(Path.cwd() / path)
     entry = disk.entry(base)
     if entry is None:
         raise NotFound(f"{path}: no such directory")

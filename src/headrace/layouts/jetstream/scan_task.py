@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 from headrace.layouts.base import Damage, Predicate, ScanTask
 from headrace.layouts.jetstream._kernels import Batch, Disk, js_block_columns, js_scan_block
+from headrace.layouts.places import disk_at, is_remote
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +26,7 @@ Finding = tuple[str, int, int, int | None, int | None, str]
 
 @dataclass(frozen=True, slots=True)
 class BlockTask(ScanTask):
-    """One block of a stream on a real disk."""
+    """One block of a stream."""
 
     log: str
     stream: str
@@ -54,7 +55,7 @@ class BlockTask(ScanTask):
     ) -> Iterator[Batch]:
         """The live messages of the block that match."""
         want = predicate or Predicate()
-        disk = Disk.real()
+        disk = disk_at(self.path)
         scan = js_scan_block(disk, self.path, self.stream, self.number, self._guard(disk), self.cipher)
         if damage is not None:
             damage += self._damage(scan.findings, scan.plain_bytes == scan.file_bytes)
@@ -77,7 +78,7 @@ class BlockTask(ScanTask):
             return
         from headrace.arrow import COLUMNS, from_buffers, made_by_core
 
-        disk, wanted = Disk.real(), list(columns or COLUMNS)
+        disk, wanted = disk_at(self.path), list(columns or COLUMNS)
         count, made, found, file_bytes, plain_bytes = js_block_columns(
             disk,
             self.path,
@@ -110,9 +111,15 @@ class BlockTask(ScanTask):
 
     def _guard(self, disk: Disk) -> bytes | None:
         try:
-            return disk.read(self.guard_path)
+            return disk.read(self.guard_path) if self.guard_path else None
         except HeadraceError:
             return None
+
+
+def _guard_path(store: FileStreamStore, number: int) -> str:
+    """Empty where the directory was listed anyway and has none: a worker's request would be in vain."""
+    path = store.sidecar.guard_path(number)
+    return path if not is_remote(path) or store.disk.entry(path) is not None else ""
 
 
 def plan_blocks(store: FileStreamStore, want: Predicate) -> list[ScanTask]:
@@ -131,7 +138,7 @@ def plan_blocks(store: FileStreamStore, want: Predicate) -> list[ScanTask]:
                 stream=store.name,
                 number=number,
                 path=f"{store.msgs_dir}/{number}.blk",
-                guard_path=store.sidecar.guard_path(number),
+                guard_path=_guard_path(store, number),
                 first=first,
                 next=last + 1,
                 size_bytes=file_len,

@@ -41,6 +41,7 @@ from headrace.layouts.jetstream.opening import open_for_reading, open_for_writin
 from headrace.layouts.jetstream.paths import MSGS, SIDE, make_dirs
 from headrace.layouts.jetstream.sealed import StoreKey
 from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.places import disk_given, is_remote
 from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
 
 ROOT = "jetstream"
@@ -71,6 +72,7 @@ class JetStreamVolume(Volume):
         maintenance: bool = True,
     ) -> None:
         check_words(mode, durability)
+        disk = disk_given(path, disk)
         self._disk = disk or Disk.real()
         self.path = _base(self._disk, path)
         self.root = f"{self.path}/{ROOT}"
@@ -355,7 +357,8 @@ class JetStreamVolume(Volume):
 
 def _base(disk: Disk, path: str) -> str:
     """The directory that holds `jetstream`. It may be called so itself; an account may as well."""
-    base = os.path.realpath(path)  # a circle of links stays as it is: opening it says what is wrong
+    # A circle of links stays as it is: opening it says what is wrong.
+    base = path.rstrip("/") if is_remote(path) else os.path.realpath(path)
     if base.rsplit("/", 1)[-1] == ROOT:
         inner = f"{base}/{ROOT}"
         if disk.entry(inner) is None or disk.entry(f"{inner}/streams") is not None:

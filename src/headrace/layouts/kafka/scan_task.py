@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.layouts.base import Damage, Predicate, ScanTask
-from headrace.layouts.kafka._kernels import Batch, Disk, KafkaReader
+from headrace.layouts.kafka._kernels import Batch, KafkaReader
 from headrace.layouts.kafka.segments import ceiling_of
+from headrace.layouts.places import disk_at
 
 if TYPE_CHECKING:
     from headrace.layouts.kafka.log import KafkaLog
@@ -20,7 +21,7 @@ NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask(ScanTask):
-    """One segment of a partition on a real disk."""
+    """One segment of a partition."""
 
     log: str
     topic: str
@@ -45,7 +46,8 @@ class SegmentTask(ScanTask):
         following = min(self.next, want.next) if want.next is not None else self.next
         index, times = self.indexes or (None, None)
         reader = KafkaReader(
-            Disk.real(), self.path, self.base, self.ceiling, self.topic, self.inflated_max, index, times
+            *(disk_at(self.path), self.path, self.base, self.ceiling, self.topic, self.inflated_max),
+            *(index, times),
         )
         position, last, _ = reader.locate(first)
         ended = False

@@ -32,6 +32,7 @@ from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.marks import Mark, MarksBeside
 from headrace.layouts.marks import Marks as WriterMarks
 from headrace.layouts.open_files import OpenFiles, SideBySide
+from headrace.layouts.places import disk_given
 from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
 
 OUR_LOCK = "headrace.lock"
@@ -61,6 +62,7 @@ class KafkaVolume(Volume):
         maintenance: bool = True,
     ) -> None:
         check_words(mode, durability)
+        disk = disk_given(path, disk)
         self.disk, self._real = disk or Disk.real(), disk is None
         self.path, self._only = _root(self.disk, path)
         self.options = (options or KafkaOptions()).checked()

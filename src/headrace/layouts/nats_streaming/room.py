@@ -14,6 +14,7 @@ from headrace.layouts.nats_streaming.inspector import Look, look
 from headrace.layouts.nats_streaming.names import looks_like_streaming
 from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.volume import StreamingVolume
+from headrace.layouts.places import disk_given
 from headrace.layouts.room import Options, Progress, Room, VolumeView
 
 
@@ -114,6 +115,7 @@ class StreamingRoom(Room):
         progress: Progress | None,
         options: StreamingOptions | None,
     ) -> Look:
+        disk = disk_given(path, disk)
         on = disk or Disk.real()
         if not looks_like_streaming(on, path):
             raise NotFound(f"{path}: no NATS Streaming store there")

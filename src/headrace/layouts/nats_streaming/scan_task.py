@@ -15,6 +15,7 @@ from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.seal import channel_key, key_text
 from headrace.layouts.nats_streaming.server_info import find_poly
 from headrace.layouts.nats_streaming.slices import findings_to_damage, memory_file
+from headrace.layouts.places import disk_at
 
 if TYPE_CHECKING:
     from headrace.layouts.nats_streaming.channel import Channel
@@ -25,7 +26,7 @@ BYTES_AT_ONCE = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class SliceTask(ScanTask):
-    """One slice of a channel on a real disk; `first` and `next` bound what counts of it."""
+    """One slice of a channel; `first` and `next` bound what counts of it."""
 
     log: str
     data_path: str
@@ -43,7 +44,7 @@ class SliceTask(ScanTask):
         self, predicate: Predicate | None = None, damage: list[Damage] | None = None
     ) -> Iterator[Batch]:
         """The messages of the slice that match."""
-        want, disk = predicate or Predicate(), Disk.real()
+        want, disk = predicate or Predicate(), disk_at(self.data_path)
         data = disk.open(self.data_path)
         if self.mended:
             known = disk.open(self.index_path) if disk.entry(self.index_path) else None

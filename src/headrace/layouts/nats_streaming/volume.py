@@ -54,6 +54,7 @@ from headrace.layouts.nats_streaming.protos import ServerInfo
 from headrace.layouts.nats_streaming.recovery import Recovery, take_witness
 from headrace.layouts.nats_streaming.seal import key_text
 from headrace.layouts.nats_streaming.server_info import find_poly, read_info, recover_info
+from headrace.layouts.places import disk_given
 from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
 
 LOG = logging.getLogger("headrace")
@@ -87,6 +88,7 @@ class StreamingVolume(Volume):
         self.path = path.rstrip("/") or "/"
         self.options = options or StreamingOptions()
         self.durability: Durability = durability if self.options.file_sync else "interval"
+        disk = disk_given(path, disk)
         self.read_only, self._real = mode == "r", disk is None
         on = disk or Disk.real()
         if self.read_only:

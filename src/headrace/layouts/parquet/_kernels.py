@@ -1,5 +1,5 @@
 """The one door from this layout to the core."""
 
-from headrace._core import highway_hash
+from headrace._core import Disk, highway_hash
 
-__all__ = ["highway_hash"]
+__all__ = ["Disk", "highway_hash"]

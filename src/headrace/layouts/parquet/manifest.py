@@ -25,6 +25,8 @@ from typing import Self
 import msgspec
 
 from headrace.errors import BadInput, Damaged, StoreLocked
+from headrace.layouts.parquet._kernels import Disk
+from headrace.layouts.places import disk_at
 
 SIDE = "_headrace"
 MANIFEST = "manifest.json"
@@ -103,26 +105,26 @@ class Manifest(msgspec.Struct, kw_only=True):
         return sum(log.rows for log in self.logs.values())
 
 
-def read_manifest(path: str | os.PathLike[str]) -> Manifest | None:
+def read_manifest(path: str | os.PathLike[str], disk: Disk | None = None) -> Manifest | None:
     """What is committed; None where nothing is. Damaged for what cannot be read."""
-    file = Path(path) / SIDE / MANIFEST
-    try:
-        size = file.stat().st_size
-        if size > MANIFEST_BYTES_MAX:
-            raise Damaged(str(file), 0, f"{size} bytes", f"at most {MANIFEST_BYTES_MAX}", "put back a copy")
-        found = msgspec.json.decode(file.read_bytes(), type=Manifest)
-    except (FileNotFoundError, NotADirectoryError):
+    file, on = f"{os.fspath(path)}/{SIDE}/{MANIFEST}", disk or disk_at(os.fspath(path))
+    entry = on.entry(file)
+    if entry is None:
         return None
+    if entry[1] > MANIFEST_BYTES_MAX:
+        raise Damaged(file, 0, f"{entry[1]} bytes", f"at most {MANIFEST_BYTES_MAX}", "put back a copy")
+    try:
+        found = msgspec.json.decode(on.read(file, MANIFEST_BYTES_MAX), type=Manifest)
     except msgspec.MsgspecError as problem:
         raise Damaged(
-            str(file),
+            file,
             0,
             str(problem),
             "an archive's manifest",
             "put back a copy; the Parquet files are unhurt",
         ) from None
     if found.v != VERSION:
-        raise Damaged(str(file), 0, f"version {found.v}", f"version {VERSION}", "use a newer Headrace")
+        raise Damaged(file, 0, f"version {found.v}", f"version {VERSION}", "use a newer Headrace")
     return found
 
 

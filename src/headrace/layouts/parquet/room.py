@@ -6,18 +6,17 @@ verify    and each file's hash, its rows and positions by its own metadata, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from headrace._core import Disk
-from headrace.errors import BadInput, NotFound, ReadOnly
+from headrace.errors import BadInput, DiskFault, NotFound, ReadOnly
 from headrace.layouts.base import Damage, Durability
-from headrace.layouts.parquet.check import file_hash
+from headrace.layouts.parquet.check import hash_on
 from headrace.layouts.parquet.manifest import (
     SIDE,
     STAGING,
@@ -27,6 +26,7 @@ from headrace.layouts.parquet.manifest import (
     read_manifest,
 )
 from headrace.layouts.parquet.volume import LAYOUT, ArchiveLog, ArchiveVolume
+from headrace.layouts.places import disk_at, opened
 from headrace.layouts.room import FileRow, LogView, Options, Progress, Room, VolumeView
 
 NO_KEY = "an archive is not encrypted: no key is needed"
@@ -64,7 +64,7 @@ class ArchiveRoom(Room):
             raise ReadOnly(f"{path}: {READ_ONLY}")
         if key is not None:
             raise BadInput(NO_KEY)
-        return ArchiveVolume(path)
+        return ArchiveVolume(path, disk)
 
     def inspect(
         self,
@@ -76,7 +76,7 @@ class ArchiveRoom(Room):
         key: str | None = None,
         progress: Progress | None = None,
     ) -> VolumeView:
-        return self._look(path, log, key, progress, full=False)
+        return self._look(path, log, disk, key, progress, full=False)
 
     def verify(
         self,
@@ -88,19 +88,27 @@ class ArchiveRoom(Room):
         progress: Progress | None = None,
         threads: int = 1,
     ) -> VolumeView:
-        return self._look(path, log, key, progress, full=True)
+        return self._look(path, log, disk, key, progress, full=True)
 
     def _look(
-        self, path: str, log: str | None, key: str | None, progress: Progress | None, *, full: bool
+        self,
+        path: str,
+        log: str | None,
+        disk: Disk | None,
+        key: str | None,
+        progress: Progress | None,
+        *,
+        full: bool,
     ) -> VolumeView:
         if key is not None:
             raise BadInput(NO_KEY)
-        manifest = read_manifest(path)
+        on = disk or disk_at(path)
+        manifest = read_manifest(path, on)
         if manifest is None:
             raise NotFound(f"{path}: no archive there (no manifest)")
         view = VolumeView(path, LAYOUT, self.product, f"manifest {manifest.v}", [])
         view.details = {"origin": manifest.layout, "divided by": ", ".join(manifest.by) or "nothing"}
-        view.notes = _strangers(Path(path), manifest)
+        view.notes = _strangers(on, path, manifest)
         names = [name for name in sorted(manifest.logs) if log in (None, name)]
         mine = {name: [file for file in manifest.files if file.log == name] for name in names}
         total, done = sum(file.bytes for each in mine.values() for file in each), 0
@@ -111,14 +119,13 @@ class ArchiveRoom(Room):
             found.notes = [f"{a}..{b - 1} were gone before they were archived" for a, b in entry.lost]
             found.damage = _sums(f"{path}/{SIDE}/manifest.json", entry, mine[name])
             for file in mine[name]:
-                place = Path(path, file.path)
-                staged = Path(path, SIDE, STAGING, file.path)
-                if file.path in manifest.publishing and staged.exists():
+                place, staged = f"{path}/{file.path}", f"{path}/{SIDE}/{STAGING}/{file.path}"
+                if file.path in manifest.publishing and on.entry(staged) is not None:
                     place = staged
                     found.notes.append(
                         f"{file.path} is not in its place: the next run of the archive moves it"
                     )
-                found.files.append(_row(place, file, full, found.problems))
+                found.files.append(_row(on, place, file, full, found.problems))
                 done += file.bytes
                 if progress is not None:
                     progress(done, total)
@@ -142,35 +149,35 @@ def _sums(manifest: str, entry: ArchivedLog, files: list[ArchivedFile]) -> list[
     return [Damage(manifest, 0, 0, "metadata", text) for text in wrong]
 
 
-def _row(path: Path, file: ArchivedFile, full: bool, problems: list[str]) -> FileRow:
-    row = FileRow(str(path), "file", 0, file.rows, file.first, file.next, file.min_time_ns, file.max_time_ns)
+def _row(disk: Disk, path: str, file: ArchivedFile, full: bool, problems: list[str]) -> FileRow:
+    row = FileRow(path, "file", 0, file.rows, file.first, file.next, file.min_time_ns, file.max_time_ns)
 
     def wrong(kind: str, text: str) -> None:
-        row.damage.append(
-            Damage(str(path), 0, row.file_bytes, kind, f"{text}; {AGAIN}", file.first, file.next)
-        )
+        row.damage.append(Damage(path, 0, row.file_bytes, kind, f"{text}; {AGAIN}", file.first, file.next))
 
     try:
-        row.file_bytes = path.stat().st_size
+        entry = disk.entry(path)
+        if entry is None:
+            wrong("missing", "the manifest names it, and it is not there")
+            return row
+        row.file_bytes = entry[1]
         if row.file_bytes != file.bytes:
             wrong("bad-record", f"{row.file_bytes} bytes instead of {file.bytes}")
         elif full:
-            found, _ = file_hash(path)
+            found = hash_on(disk, path)
             if found != file.hash:
                 wrong("bad-record", f"its hash is {found} instead of {file.hash}")
             elif text := _inside(path, file):
                 wrong("metadata", text)
-    except FileNotFoundError:
-        wrong("missing", "the manifest names it, and it is not there")
-    except OSError as problem:
-        problems.append(f"{path}: {problem.strerror or problem}")
+    except DiskFault as problem:
+        problems.append(str(problem))
     return row
 
 
-def _inside(path: Path, file: ArchivedFile) -> str | None:
+def _inside(path: str, file: ArchivedFile) -> str | None:
     """What the file says of itself, against the manifest. Its bytes are those that were written."""
     try:
-        about = _files.read_metadata(str(path))
+        about = _files.read_metadata(opened(path))
     except (OSError, pa.ArrowException) as problem:
         return f"no Parquet file: {problem}"
     if about.num_rows != file.rows:
@@ -182,11 +189,17 @@ def _inside(path: Path, file: ArchivedFile) -> str | None:
     return None
 
 
-def _strangers(root: Path, manifest: Manifest) -> list[str]:
+def _names(disk: Disk, root: str, below: str = "") -> Iterator[str]:
+    """Every file of a directory, but for what is hidden."""
+    for name, is_dir, _ in disk.list(f"{root}/{below}".rstrip("/")):
+        if name[0] not in "._":
+            yield from _names(disk, root, f"{below}{name}/") if is_dir else [f"{below}{name}"]
+
+
+def _strangers(disk: Disk, root: str, manifest: Manifest) -> list[str]:
     """Files that a reader of Parquet would take for a part of the archive."""
     known = {file.path for file in manifest.files}
-    found = [str(each.relative_to(root)) for each in sorted(root.rglob("*.parquet"))]
-    strange = [each for each in found if each not in known and not any(p[0] in "._" for p in each.split("/"))]
+    strange = sorted(each for each in _names(disk, root) if each.endswith(".parquet") and each not in known)
     return [
         f"{each}: no file of the archive, but readers of Parquet will take it for one" for each in strange
     ][:NOTED_MAX]

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
-from headrace._core import Batch
+from headrace._core import Batch, Disk
 from headrace.arrow import COLUMNS, RAW_HEADERS, from_archive, schema
 from headrace.errors import Damaged, NotFound, ReadOnly
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket, Volume
 from headrace.layouts.parquet.manifest import ArchivedFile, ArchivedLog, Manifest, read_manifest
+from headrace.layouts.places import disk_at, is_remote, opened
 
 LAYOUT = "parquet"
 ROWS_AT_ONCE = 65_536
@@ -65,7 +65,7 @@ class FileTask(ScanTask):
         want = predicate or Predicate()
         needed = list(dict.fromkeys([*columns, *_needed(want)]))
         try:
-            with files.ParquetFile(self.path) as file:
+            with files.ParquetFile(opened(self.path), pre_buffer=is_remote(self.path)) as file:
                 groups = [at for at in range(file.num_row_groups) if _may_match(file, at, want)]
                 for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=needed):
                     kept = _filtered(batch, want)
@@ -217,12 +217,13 @@ class ArchiveVolume(Volume):
 
     layout = LAYOUT
 
-    def __init__(self, path: str) -> None:
-        found = read_manifest(path)
+    def __init__(self, path: str, disk: Disk | None = None) -> None:
+        on = disk or disk_at(path)
+        found = read_manifest(path, on)
         if found is None:
             raise NotFound(f"{path}: no archive there (no manifest)")
         self.path, self.manifest = path, found
-        _check_published(path, found)
+        _check_published(on, path, found)
 
     def logs(self) -> list[str]:
         return sorted(self.manifest.logs)
@@ -253,9 +254,9 @@ class ArchiveVolume(Volume):
         """Nothing is held open."""
 
 
-def _check_published(path: str, manifest: Manifest) -> None:
+def _check_published(disk: Disk, path: str, manifest: Manifest) -> None:
     for name in manifest.publishing:
-        if not Path(path, name).exists():
+        if disk.entry(f"{path}/{name}") is None:
             raise Damaged(
                 f"{path}/{name}",
                 0,

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.layouts.base import Damage, Predicate, ScanTask
+from headrace.layouts.places import disk_at
 from headrace.layouts.rabbitmq import files
-from headrace.layouts.rabbitmq._kernels import Batch, Disk, RabbitQueue, RabbitStore
+from headrace.layouts.rabbitmq._kernels import Batch, RabbitQueue, RabbitStore
 
 if TYPE_CHECKING:
     from headrace.layouts.rabbitmq.log import RabbitLog
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask(ScanTask):
-    """One segment of a queue on a real disk."""
+    """One segment of a queue."""
 
     log: str
     vhost_path: str
@@ -34,7 +35,7 @@ class SegmentTask(ScanTask):
     ) -> Iterator[Batch]:
         """The unacked messages of the segment that match."""
         want = predicate or Predicate()
-        disk = Disk.real()
+        disk = disk_at(self.vhost_path)
         queue = RabbitQueue(self.entries, bytes(16))
         segment, journal = f"{self.directory}/{self.number}.idx", f"{self.directory}/{files.JOURNAL}"
         found: list[Damage] = []

@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.errors import BadInput, HeadraceError, NotFound, ReadOnly, StoreClosed, StoreLocked
 from headrace.layouts.base import Damage, Durability, Ticket, Volume
+from headrace.layouts.places import disk_given
 from headrace.layouts.processes import has_open
 from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq._kernels import Batch, Disk, DiskLock
@@ -73,6 +74,7 @@ class RabbitVolume(Volume):
         read_all: bool = False,
     ) -> None:
         check_words(mode, durability)
+        disk = disk_given(path, disk)
         self._disk = disk or Disk.real()
         self.path = str(Path(path).resolve()) if disk is None else path.rstrip("/")
         self.options = options or RabbitOptions()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import BadInput, ReadOnly, StoreClosed
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket
-from headrace.layouts.rocketmq._kernels import Batch, Disk, RocketReader, rocketmq_bytes_of
+from headrace.layouts.places import disk_at
+from headrace.layouts.rocketmq._kernels import Batch, RocketReader, rocketmq_bytes_of
 from headrace.layouts.rocketmq.names import split_name
 from headrace.layouts.rocketmq.queue_files import ENTRY, QueueFiles, place_of
 
@@ -204,7 +205,7 @@ def _unsound(files: Sequence[tuple[int, str]], lost: Sequence[tuple[int, int, in
 
 @dataclass(frozen=True, slots=True)
 class QueueTask(ScanTask):
-    """The messages of one file of a queue, on a real disk."""
+    """The messages of one file of a queue."""
 
     log: str
     topic: str
@@ -219,13 +220,15 @@ class QueueTask(ScanTask):
 
     def entries(self, first: int, following: int) -> bytes:
         """The queue's own entries: address in the commit log, size, hash of the tag."""
-        return QueueFiles(Disk.real(), self.directory, self.file_bytes).read(first, following - first)
+        return QueueFiles(disk_at(self.directory), self.directory, self.file_bytes).read(
+            first, following - first
+        )
 
     def batches(
         self, predicate: Predicate | None = None, damage: list[Damage] | None = None
     ) -> Iterator[Batch]:
         """The messages that match."""
-        want, disk = predicate or Predicate(), Disk.real()
+        want, disk = predicate or Predicate(), disk_at(self.directory)
         files, reader = QueueFiles(disk, self.directory, self.file_bytes), RocketReader(disk, self.commit_log)
         at, end = (
             max(self.first, want.first or 0),

@@ -23,6 +23,7 @@ from headrace.layouts.base import Damage, Durability, Ticket, Volume
 from headrace.layouts.group_commit import GroupCommit
 from headrace.layouts.marks import Marks, MarksBeside
 from headrace.layouts.open_files import OpenFiles, SideBySide
+from headrace.layouts.places import disk_given
 from headrace.layouts.rocketmq import recovery
 from headrace.layouts.rocketmq._kernels import (
     Batch,
@@ -74,6 +75,7 @@ class RocketVolume(Volume):
         maintenance: bool = True,
     ) -> None:
         check_words(mode, durability)
+        disk = disk_given(path, disk)
         self.disk, self._real = disk or Disk.real(), disk is None
         self.path, self.options = path.rstrip("/") or "/", options or RocketOptions()
         self._host = _host(self.options.store_host)

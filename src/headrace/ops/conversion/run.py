@@ -21,6 +21,7 @@ from headrace.errors import BadInput, Damaged, NotFound
 from headrace.layouts.base import Damage, Log, LogState, Predicate, Volume
 from headrace.layouts.detect import LAYOUTS, PRODUCTS, detect
 from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.places import only_read
 from headrace.ops._kernels import Batch, Digest, Disk, recast
 from headrace.ops.conversion import mapping as names
 from headrace.ops.conversion.crew import Crew, independent
@@ -164,6 +165,7 @@ def convert(
         raise BadInput(f"--to {to!r}; known are: {', '.join(LAYOUTS)}")
     if carry not in CARRIES:
         raise BadInput(f"subjects in {carry!r}; known are: {', '.join(CARRIES)}")
+    only_read(target, "a conversion's target")
     path = absolute(check_path(source))
     layout = detect(path, disk)
     from_side, to_side = sides(layout, to)
