@@ -14,8 +14,14 @@ import pytest
 
 import headrace
 from headrace._core import Disk
-from headrace.errors import BadInput, DiskFault, NotFound, ReadOnly
+from headrace.errors import BadInput, DiskFault, HeadraceError, NotFound, ReadOnly
 from headrace.layouts import places, remote_files
+from headrace.ops.archive import archive
+from headrace.ops.cat import Reading
+from headrace.ops.conversion import convert
+from headrace.ops.replay import DirectoryTarget
+from headrace.ops.salvage import salvage
+from headrace.ops.store import open_store
 
 BLOCK = 4 << 20
 
@@ -200,6 +206,31 @@ def test_other_refusals() -> None:
         headrace.open("s3://bucket/dir", mode="rw")
     with pytest.raises(ReadOnly, match="remote places are only read"):
         headrace.open("s3://bucket/dir", create=True)
+
+
+def test_what_a_remote_store_is_not_for(tmp_path: Path, far: Counting) -> None:
+    """Said at once: half of it on the wrong disk would be worse."""
+    path = tmp_path / "store"
+    with headrace.open(str(path), mode="rw", create=True) as volume:
+        volume.create("S", subjects=["s"]).append(headrace.batch("s", [b"x"]))
+    out, store = str(tmp_path / "out"), "s3://bucket/store"
+    assert [len(batch) for _, batch in Reading(store)] == [1]
+    made = convert(store, out, "kafka")
+    assert (made.verified, made.messages) == (True, 1)
+    for attempt in (
+        lambda: salvage(store, f"{out}2"),
+        lambda: salvage(str(path), "s3://bucket/out"),
+        lambda: Reading(store, follow=True),
+        lambda: convert(str(path), "s3://bucket/out", "kafka"),
+        lambda: archive(str(path), "s3://bucket/out"),
+        lambda: DirectoryTarget("s3://bucket/out", "kafka").check(),
+        lambda: open_store(store),
+    ):
+        with pytest.raises(
+            HeadraceError, match=r"remote place|salvage works on a local directory|through a running server"
+        ):
+            attempt()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "store"]
 
 
 # Stores, over a file system of pyarrow's

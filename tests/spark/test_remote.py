@@ -10,6 +10,9 @@ import pytest
 
 import headrace
 from headrace.ops.archive import ArchiveOptions, archive
+from headrace.ops.replay import DirectoryTarget
+from headrace.ops.verify import VerifyReport
+from headrace.spark import pipelines
 from tests.support import vectors
 from tests.support.s3 import S3Server
 
@@ -80,6 +83,20 @@ def test_views_patterns_and_archives(spark: Any, s3: S3Server, tmp_path: Path) -
         row.ok
         for row in spark.read.format("headrace").option("view", "verify").load(s3.uri("views/lake")).collect()
     )
+
+
+def test_pipelines_from_a_remote_source(spark: Any, s3: S3Server, tmp_path: Path) -> None:
+    store, lake = tmp_path / "in" / "store", str(tmp_path / "lake")
+    make(store)
+    s3.upload(store, "pipelines/store")
+    far = s3.uri("pipelines/store")
+    report = pipelines.verify(far, session=spark)
+    assert isinstance(report, VerifyReport) and report.sound and report.messages == 3000
+    assert pipelines.archive(far, lake, session=spark, newest=True).rows_all == 3000
+    s3.upload(Path(lake), "pipelines/lake")
+    target = DirectoryTarget(str(tmp_path / "again"), "jetstream")
+    assert pipelines.replay(s3.uri("pipelines/lake"), target, session=spark).stored == 3000
+    assert table(spark, str(tmp_path / "again"), columns="seq,data") == table(spark, far, columns="seq,data")
 
 
 def test_requests_for_each_block(spark: Any, s3: S3Server, tmp_path: Path) -> None:

@@ -89,17 +89,20 @@ def init(
 
     Needs pip install 'pyspark[pipelines]'. Into a server the subjects (processed.> by default) need a stream.
     """
+    from headrace.layouts.places import only_read
+    from headrace.ops.plan import absolute
+
     place = Path(project).absolute()
     if place.exists():
         raise AlreadyExists(f"{place} is there already; name a directory that is not")
     if not stream:
         raise BadInput("--stream: which one?")
     remote = ("nats://", "tls://")
-    reads = {"url": source} if source.startswith(remote) else {"path": str(Path(source).absolute())}
+    reads = {"url": source} if source.startswith(remote) else {"path": absolute(source)}
     writes = (
         {"url": sink}
         if sink.startswith(remote)
-        else {"path": str(Path(sink).absolute()), "layout": "jetstream"}
+        else {"path": absolute(only_read(sink, "--sink")), "layout": "jetstream"}
     )
     (place / "transformations").mkdir(parents=True)
     (place / "storage").mkdir()

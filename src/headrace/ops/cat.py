@@ -15,7 +15,7 @@ from headrace.layouts.base import Damage, Log, Predicate
 from headrace.layouts.jetstream.inspector import find_streams, survey
 from headrace.layouts.jetstream.rebuild import open_stream
 from headrace.layouts.jetstream.tail import Tail
-from headrace.layouts.places import disk_at
+from headrace.layouts.places import disk_at, is_remote
 from headrace.layouts.room import Room
 from headrace.ops._kernels import Batch, Disk, subject_filter_valid
 from headrace.ops.plan import check_path, choose, room_at
@@ -71,6 +71,10 @@ class Reading:
         self._path, self._given = check_path(path), disk
         self._disk, self._key, self._select = disk or disk_at(self._path), key, select or Selection()
         self._select.check()
+        if follow and is_remote(self._path):
+            raise BadInput(
+                f"{self._path}: a remote place tells nobody what is new; read it without following"
+            )
         self._room = room_at(self._path, disk)
         self.streams = choose(self._path, self._find(), stream)
         self._follow, self._stop, self._poll_s = follow, stop or threading.Event(), poll_s

@@ -30,7 +30,7 @@ from headrace.layouts.jetstream.rebuild import (
 )
 from headrace.layouts.jetstream.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
-from headrace.layouts.places import only_read
+from headrace.layouts.places import is_remote, only_read
 from headrace.ops.plain import plain
 from headrace.ops.plan import THREADS, Progress, absolute, make_plan, run_plan
 from headrace.ops.verify import StreamReport, VerifyReport, report_on, verify
@@ -127,6 +127,8 @@ def salvage(
 
 def check_target(disk: Disk, path: str, out: str) -> str:
     source, target = absolute(path), absolute(only_read(out, "a salvaged copy"))
+    if is_remote(source):
+        raise BadInput(f"{source}: salvage works on a local directory; copy it, then salvage the copy")
     if target == source or target.startswith(f"{source}/") or source.startswith(f"{target}/"):
         raise BadInput(f"{out}: the new store must lie outside the damaged one")
     entry = disk.entry(target)
