@@ -277,6 +277,25 @@ def test_a_store_is_listed_once_and_its_blocks_opened_once(tmp_path: Path, far: 
     assert len(far.asked) <= 2 * len(tasks)
 
 
+def test_any_file_system_that_fsspec_knows(tmp_path: Path) -> None:
+    import fsspec  # it comes with the packages for lakes
+
+    path = tmp_path / "store"
+    with headrace.open(str(path), mode="rw", create=True) as volume:
+        log = volume.create("S", subjects=["s"])
+        log.append(headrace.batch("s", [b"x"] * 10))
+        volume.commit([log.append(headrace.batch("s", [b"y"]))])
+    memory: Any = fsspec.filesystem("memory")
+    memory.put(str(path), "/box/store", recursive=True)
+    try:
+        with headrace.open("memory://box/store") as volume:
+            assert [each.data for each in volume.open("S")] == [b"x"] * 10 + [b"y"]
+        memory.put(str(path), "/box/later", recursive=True)
+        assert places.matching("memory://box/*") == ["memory://box/later", "memory://box/store"]
+    finally:
+        memory.rm("/box", recursive=True)
+
+
 def test_patterns(tmp_path: Path, far: Counting) -> None:
     for name in ("a1/x", "a2/x", "b/x", ".a/x", "a1/y"):
         (tmp_path / "in" / name).mkdir(parents=True)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.client import Connection, Publisher, read_access
 from headrace.ops.archive import ArchiveOptions, archive
 from headrace.ops.replay import DirectoryTarget
 from headrace.ops.verify import VerifyReport
 from headrace.spark import pipelines
+from headrace.testing.server import TestServer
 from tests.support import vectors
 from tests.support.s3 import S3Server
 
@@ -120,7 +122,7 @@ def test_a_stream_sees_new_files(spark: Any, s3: S3Server, tmp_path: Path) -> No
         s3.upload(store, "stream/store")
         frame = (
             spark.readStream.format("headrace")
-            .option("maxRowsPerTrigger", "600")
+            .option("maxRowsPerTrigger", "800")
             .load(s3.uri("stream/store"))
         )
         writer = frame.select("seq", "data").writeStream.format("parquet").option("checkpointLocation", mark)
@@ -128,6 +130,19 @@ def test_a_stream_sees_new_files(spark: Any, s3: S3Server, tmp_path: Path) -> No
         assert query.awaitTermination(120) and query.exception() is None
         rows = spark.read.parquet(out).collect()
         assert sorted(row.seq for row in rows) == list(range(1, first + count + 1))
+
+
+def test_remote_files_and_a_server_are_one_log(spark: Any, s3: S3Server, tmp_path: Path) -> None:
+    make(tmp_path / "js", count=2000, stream="S")
+    s3.upload(tmp_path / "js", "hybrid/store")
+    with TestServer(tmp_path / "js") as server:
+        with Connection(read_access(server.url)) as connection:
+            publisher = Publisher(connection)
+            publisher.publish(headrace.batch("orders.1", [b"%05d " % at * 20 for at in range(2000, 2500)]))
+            publisher.flush()
+            connection.api("STREAM.PURGE.S", {"seq": 1501})
+        rows = table(spark, s3.uri("hybrid/store"), url=server.url, stream="S", columns="seq,data")
+    assert rows == sorted(((at + 1, b"%05d " % at * 20) for at in range(2500)), key=repr)
 
 
 def test_damage_names_the_remote_file(spark: Any, s3: S3Server, tmp_path: Path) -> None:
@@ -153,6 +168,7 @@ def test_refusals_are_one_line(spark: Any, s3: S3Server, tmp_path: Path) -> None
         s3.uri("nobody-has-this/store"): "s3://nobody-has-this;.*NO_SUCH_BUCKET",
         s3.uri("golden/nowhere"): "s3://golden;.*nowhere: no such directory",
         s3.uri("golden/none-*"): "no directory fits",
+        s3.uri("golden/kafka/meta.properties"): "s3://golden;.*meta.properties",
         "s3://AKIA:hunter2@golden/kafka": "a plan would show them",
     }.items():
         with pytest.raises(Exception, match=text) as refused:

@@ -56,7 +56,7 @@ def _by_fsspec(place: str, parameters: dict[str, str]) -> tuple[Any, str]:
             f"{place}: {scheme}:// needs the Python package fsspec, and the one it uses for {scheme}, on driver and workers"
         ) from None
     core: Any = fsspec
-    system, base = core.core.url_to_fs(place, **parameters)
+    system, base = core.core.url_to_fs(place, use_listings_cache=False, **parameters)
     return arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(system)), base
 
 

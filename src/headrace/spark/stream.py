@@ -55,7 +55,8 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, asked: Asked, columns: list[str]) -> None:
         self._asked, self._columns = asked, columns
-        self._seen: tuple[float, dict[str, Ends]] | None = None
+        self._seen: dict[str, Ends] | None = None
+        self._look_again = 0.0
         self._initial: Offset | None = None
         self._frozen: dict[str, Ends] | None = None
         self._waiting_since: float | None = None
@@ -157,15 +158,18 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = self._look()
 
     def _look(self) -> dict[str, Ends]:
-        """Every log as it is; Spark asks many times a second when nothing comes, and a remote place wants to be paid for it."""
-        now, patience = time.monotonic(), LOOK_FAR_EVERY_S if is_remote(self._asked.path) else LOOK_EVERY_S
-        if self._seen is None or now - self._seen[0] > patience:
+        """Every log as it is; Spark asks many times a second when nothing comes."""
+        now = time.monotonic()
+        if self._seen is None or now >= self._look_again:
             with ExitStack() as stack:
-                self._seen = (
-                    now,
-                    {place.key: _ends(place, self._asked) for place in places(self._asked, stack)},
-                )
-        return self._seen[1]
+                self._seen = {place.key: _ends(place, self._asked) for place in places(self._asked, stack)}
+            # A remote place answers slowly and is paid by the request.
+            done = time.monotonic()
+            far = is_remote(self._asked.path)
+            self._look_again = (
+                now + LOOK_EVERY_S if not far else done + max(LOOK_FAR_EVERY_S, 5 * (done - now))
+            )
+        return self._seen
 
     # Reading
 
