@@ -165,8 +165,11 @@ def test_file_uris_are_paths(given: str, path: str) -> None:
 
 
 def test_other_places_are_refused_in_one_line() -> None:
-    with pytest.raises(BadInput, match=r"s3://bucket/x.*mount s3:// where they run, or copy"):
-        read_options({"path": "s3://bucket/x"})
+    with pytest.raises(BadInput, match=r"^headrace source: path=s3://…: a user and password") as refused:
+        read_options({"path": "s3://me:hunter2@bucket/x"})
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(BadInput, match="that is a server, not a directory; give it as url"):
+        read_options({"path": "nats://host:4222"})
     with pytest.raises(BadInput, match="another host"):
         read_options({"path": "file://far/data"})
 
