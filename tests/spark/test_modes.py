@@ -125,6 +125,17 @@ def test_a_block_that_is_gone_is_found_by_the_checks(spark: Any, tmp_path: Path)
     assert (row.file, row.kind, row.first_seq) == (str(block), "missing", 520)
 
 
+def test_a_slice_with_nothing_left_in_it(spark: Any, tmp_path: Path) -> None:
+    """No task reads it, but the channel's index tells what was there."""
+    store = Path(shutil.copytree(vectors.ROOT / "nats_streaming/0.25.6/slices", tmp_path / "store"))
+    whole = spark.read.format("headrace").load(str(store)).count()
+    (store / "orders" / "msgs.3.dat").write_bytes(b"")
+    with pytest.raises(Exception, match=r"msgs\.3\.dat: at byte 4.*sequence 7"):
+        spark.read.format("headrace").load(str(store)).count()
+    left = spark.read.format("headrace").option("mode", "DROPMALFORMED").load(str(store)).count()
+    assert left == whole - 3
+
+
 def test_streams_stop_too(spark: Any, tmp_path: Path) -> None:
     path, block = jetstream(tmp_path)
 

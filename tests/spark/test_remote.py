@@ -10,10 +10,14 @@ import pytest
 
 import headrace
 from headrace.client import Connection, Publisher, read_access
+from headrace.errors import HeadraceError
+from headrace.layouts import remote_files
 from headrace.ops.archive import ArchiveOptions, archive
 from headrace.ops.replay import DirectoryTarget
 from headrace.ops.verify import VerifyReport
 from headrace.spark import pipelines
+from headrace.spark.options import read_options
+from headrace.spark.planning import parts, rows
 from headrace.testing.server import TestServer
 from tests.support import vectors
 from tests.support.s3 import S3Server
@@ -178,3 +182,69 @@ def test_refusals_are_one_line(spark: Any, s3: S3Server, tmp_path: Path) -> None
         spark.range(1).selectExpr("cast(id as string) data", "'s' subject").write.format("headrace").options(
             path="s3://golden/out", layout="jetstream", log="S"
         ).mode("append").save()
+
+
+class Failing:
+    """A file system of pyarrow whose request number `fail` fails, once."""
+
+    def __init__(self, root: Path) -> None:
+        fs: Any = remote_files.arrow_fs
+        self._inner, self.asked, self.fail = fs.SubTreeFileSystem(str(root), fs.LocalFileSystem()), 0, 0
+
+    def count(self) -> None:
+        self.asked += 1
+        if self.asked == self.fail:
+            raise OSError("no answer")
+
+    def get_file_info(self, what: Any) -> Any:
+        self.count()
+        return self._inner.get_file_info(what)
+
+    def open_input_file(self, path: str) -> Any:
+        self.count()
+        return FailingFile(self, self._inner.open_input_file(path))
+
+
+class FailingFile:
+    def __init__(self, home: Failing, inner: Any) -> None:
+        self._home, self._inner = home, inner
+
+    def size(self) -> int:
+        return self._inner.size()
+
+    def read_at(self, count: int, offset: int) -> bytes:
+        self._home.count()
+        return self._inner.read_at(count, offset)
+
+
+@pytest.mark.parametrize("layout", STORES)
+def test_a_request_that_fails_is_never_a_gap(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    far = Failing(vectors.ROOT / STORES[layout])
+    monkeypatch.setattr(remote_files, "file_system", lambda head: (far, ""))
+
+    def read(fail: int) -> set[tuple[Any, ...]]:
+        far.asked, far.fail = 0, fail
+        asked, columns = (
+            read_options({"path": "s3://bucket", "mode": "DROPMALFORMED"}),
+            ["log", "seq", "data"],
+        )
+        found = [
+            batch
+            for part in parts(asked, asked.predicate(), columns)
+            for batch in rows(part, columns, asked.mode)
+        ]
+        return {
+            each
+            for batch in found
+            for each in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        }
+
+    whole = read(0)
+    count, errors = far.asked, 0
+    for fail in range(1, count + 1, max(count // 60, 1)):
+        try:
+            assert read(fail) == whole, f"request {fail} of {count}"
+        except HeadraceError as problem:
+            assert "no answer" in str(problem)
+            errors += 1
+    assert len(whole) > 5 and errors > 5

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 from headrace._core import Disk
-from headrace.errors import BadInput, NotFound, ReadOnly
+from headrace.errors import BadInput, DiskFault, HeadraceError, NotFound, ReadOnly
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)(.*)", re.DOTALL)
 _ALIASES = {"s3a": "s3", "s3n": "s3"}
@@ -109,6 +109,11 @@ def opened(path: str) -> Any:
     from headrace.layouts.remote_files import RemotePlace
 
     return RemotePlace(path).open(path)[0]
+
+
+def may_pass(problem: HeadraceError, path: str) -> bool:
+    """Whether asking again may help: a network that fails says nothing of the file, and is no damage."""
+    return isinstance(problem, DiskFault) and is_remote(path)
 
 
 def only_read(path: str, what: str) -> str:

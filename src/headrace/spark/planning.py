@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import glob
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,13 +20,16 @@ from pyspark.sql.datasource import InputPartition
 from headrace.errors import NotFound
 from headrace.layouts.base import Damage, Log, Predicate, ScanTask
 from headrace.layouts.detect import open_volume
+from headrace.layouts.nats_streaming.channel import Channel
+from headrace.layouts.nats_streaming.scan_task import SliceTask
 from headrace.layouts.places import disk_at, has_magic, is_remote, matching
-from headrace.spark.malformed import known_range, scan, told
+from headrace.spark.malformed import known_range, lost, scan, told
 from headrace.spark.options import TARGET_BYTES, Asked
 from headrace.spark.versions import Versioned
 
 SMALL_BYTES = 8 << 20
 NUMBER_BYTES = 8
+_SLICE = re.compile(r"/msgs\.\d+\.dat$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +184,24 @@ def parts(asked: Asked, predicate: Predicate, columns: Sequence[str]) -> list[In
 
 
 def absent(found: Iterable[Place]) -> tuple[Damage, ...]:
-    """Files that should be there and are not: no task would meet them."""
-    told = [each for place in found for each in place.log.damage()]
-    return tuple(
-        each for each in told if each.kind == "missing" and disk_at(each.file).entry(each.file) is None
-    )
+    """What no task would meet: files that should be there and are not, slices of a channel in which nothing is left."""
+    unmet: list[Damage] = []
+    for place in found:
+        told = place.log.damage()
+        unmet += [
+            each for each in told if each.kind == "missing" and disk_at(each.file).entry(each.file) is None
+        ]
+        if isinstance(place.log, Channel) and (costly := [each for each in told if lost(each)]):
+            first = place.log.state().first_seq
+            read = {task.data_path for task in place.log.scan_tasks() if isinstance(task, SliceTask)}
+            unmet += [
+                each
+                for each in costly
+                if _SLICE.search(each.file)
+                and each.file not in read
+                and (each.next_seq is None or each.next_seq > first)
+            ]
+    return tuple(unmet)
 
 
 @cache

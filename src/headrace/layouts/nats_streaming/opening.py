@@ -17,6 +17,7 @@ from headrace.layouts.nats_streaming.names import SIDE, SUBS, data_path, make_di
 from headrace.layouts.nats_streaming.recovery import Recovery
 from headrace.layouts.nats_streaming.slices import Slice, open_slice
 from headrace.layouts.nats_streaming.subscriptions import TYPES, Subscriptions
+from headrace.layouts.places import may_pass
 
 SEQUENCE_MAX = 1 << 62
 FRONT = f"{SIDE}/front"
@@ -96,7 +97,7 @@ def _slices(
         try:
             found, seen = open_slice(how, directory, number, name, mark, below)
         except HeadraceError as problem:
-            if how.writing:
+            if how.writing or may_pass(problem, directory):
                 raise
             how.note(data_path(directory, number), 0, 0, "bad-record", f"cannot be read: {problem}")
             continue

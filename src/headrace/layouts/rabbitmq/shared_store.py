@@ -23,6 +23,7 @@ from itertools import pairwise
 from headrace.errors import DiskFault, HeadraceError
 from headrace.layouts.base import Damage
 from headrace.layouts.group_commit import GroupCommit
+from headrace.layouts.places import may_pass
 from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq._kernels import Disk, DiskFile, RabbitStore, RabbitWrite
 from headrace.layouts.rabbitmq.checkpoint import Stored
@@ -75,6 +76,8 @@ class SharedStore:
                     try:
                         self.damage += files.damage_of(path, self.kernel.scan(kind, number))
                     except HeadraceError as problem:
+                        if may_pass(problem, path):
+                            raise
                         self.damage.append(Damage(path, 0, 0, "missing", str(problem)))
             self.scanned = True
 
