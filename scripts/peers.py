@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 TRIES = 3
@@ -190,12 +191,20 @@ def pinned_python(module: str, pins: str) -> Callable[[Path, Peer], None]:
 
     def install(folder: Path, peer: Peer) -> None:
         wanted = Path(__file__).with_name("requirements") / pins
-        run(
-            *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"),
-            *("--no-deps", "--only-binary", ":all:", "--target", str(folder / "lib"), "-r", str(wanted)),
-        )
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            installer = sys.executable
+            if find_spec("pip") is None:  # as Debian's Python comes
+                run(sys.executable, "-m", "venv", scratch)
+                installer = f"{scratch}/bin/python"
+            run(
+                *(installer, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"),
+                *("--no-deps", "--only-binary", ":all:", "--target", str(folder / "lib"), "-r", str(wanted)),
+            )
         program = folder / peer.program
-        program.write_text(PYTHON_START.format(python=sys.executable, module=module, version=peer.version))
+        # Not the environment that installs it: that one may be gone when the next project looks into the cache.
+        major, minor = sys.version_info[:2]
+        python = Path(sys.base_prefix) / "bin" / f"python{major}.{minor}"
+        program.write_text(PYTHON_START.format(python=python, module=module, version=peer.version))
         program.chmod(0o755)
 
     return install
