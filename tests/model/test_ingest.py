@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from tests.model.test_in_batch import Server, pub
+from tests.support.memory_model import line_of
+
+NEXT = "$JS.API.CONSUMER.MSG.NEXT.S.c"
 
 
 def test_runs_of_any_length_fill_block_after_block() -> None:
@@ -57,3 +63,64 @@ def test_a_lone_answer_leaves_before_the_rest_of_the_turn() -> None:
         assert len(early) == 4
     finally:
         server.model.close()
+
+
+WORDS = (b"+ACK", b"+ACK", b"+ACK", b"-NAK", b"+TERM", b"+WPI", b"")
+ROUNDS = st.lists(
+    st.tuples(st.sampled_from(WORDS), st.integers(0, 3), st.booleans()), min_size=1, max_size=14
+)
+
+
+class Fetcher:
+    """Acks and asks for the next message, in one packet or in two."""
+
+    def __init__(self, config: dict[str, object], together: bool) -> None:
+        self.server = Server({"retention": config.pop("retention", "limits")}, ())
+        self.together, self.seen = together, list[str]()
+        asked = {"durable_name": "c", **config}
+        body = {"stream_name": "S", "config": asked}
+        answer = self.server.wire.api("CONSUMER.DURABLE.CREATE.S.c", body)
+        assert "error" not in answer, answer
+        self.server.ask([pub("s.a", b"%d" % n) for n in range(12)])
+
+    def round(self, word: bytes, which: int, double: bool) -> None:
+        """An ack of the message before (or of another, perhaps one that did not come yet), and the next request."""
+        wire = self.server.wire
+        at = max(len(self.seen) - which, 1)
+        reply = self.seen[at - 1] if which and self.seen else f"$JS.ACK.S.c.1.{at + 1}.{at + 1}.0.0"
+        inbox = f"_INBOX.{len(self.seen)}.ack" if double else ""
+        lines = [line_of(reply, inbox, None, word), line_of(NEXT, f"_INBOX.next.{which}", None, b"")]
+        for piece in [b"".join(lines)] if self.together else lines:
+            wire.send(piece)
+        self.seen += [letter.reply for letter in wire.take() if letter.reply.startswith("$JS.ACK.")]
+
+    def state(self) -> tuple[object, ...]:
+        info = self.server.wire.api("CONSUMER.INFO.S.c")
+        for moment in ("delivered", "ack_floor"):
+            info[moment].pop("last_active", None)
+        counts = [info[name] for name in ("num_ack_pending", "num_redelivered", "num_waiting", "num_pending")]
+        return self.seen, info["delivered"], info["ack_floor"], counts, self.server.content()[0]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    ROUNDS,
+    st.sampled_from([1, 2, 1000]),
+    st.sampled_from(
+        [("explicit", "limits"), ("explicit", "interest"), ("explicit", "workqueue"), ("all", "limits")]
+    ),
+)
+def test_an_ack_and_a_request_in_one_packet(
+    rounds: list[tuple[bytes, int, bool]], room: int, kind: tuple[str, str]
+) -> None:
+    """The request may be served before the ack is noted; nobody can tell."""
+    config = {"ack_policy": kind[0], "max_ack_pending": room, "retention": kind[1]}
+    both = [Fetcher(dict[str, object](config), together) for together in (True, False)]
+    try:
+        for each in rounds:
+            for fetcher in both:
+                fetcher.round(*each)
+            assert both[0].state() == both[1].state()
+    finally:
+        for fetcher in both:
+            fetcher.server.model.close()

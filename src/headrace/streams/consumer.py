@@ -209,6 +209,11 @@ class Consumer:
 
     # Acknowledgements
 
+    def may_wait(self, run: AckRun) -> bool:
+        """Whether acks may be noted after the request behind them was served: the outcome is the same."""
+        plain = not (self.closed or self.sample_percent) and self.stream.config.retention == "limits"
+        return plain and self.ledger.may_wait(run, self.position.max_ack_pending)
+
     def on_acks(self, run: AckRun) -> None:
         """A run of acknowledgements, in order."""
         if self.closed:

@@ -129,7 +129,10 @@ class Engine:
         exchange.set_now(now)
         handlers = self.handlers
         arrived = exchange.drain()
-        self.alone = len(arrived) == 1 or (len(arrived) == 2 and arrived[0][0] == ACKS)
+        self.alone = len(arrived) == 1
+        if len(arrived) == 2 and arrived[0][0] == ACKS:
+            self.alone = True
+            self._serve_first(arrived, now)
         for kind, number, payload in arrived:
             handler = handlers.get(number)
             if handler is None:
@@ -153,6 +156,20 @@ class Engine:
         if self.ready:
             self._deliver(now)
         self._finish()
+
+    def _serve_first(self, arrived: list[Any], now: int) -> None:
+        """Who fetches message by message sends an ack and the next request together: the request first, if that comes to
+        the same."""
+        (_, number, acks), (kind, other, pulls) = arrived
+        consumer = self.handlers.get(number)
+        if kind == PULLS and number == other and consumer is not None and consumer.may_wait(acks):
+            arrived.pop()
+            try:
+                consumer.on_pulls(pulls)
+            except Exception:
+                LOG.exception("serving %r failed", consumer)
+            if self.ready:
+                self._deliver(now)
 
     def _deliver(self, now: int) -> None:
         ready, self.ready = self.ready, {}

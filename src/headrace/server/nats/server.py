@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 CLOSED_KEPT = 10_000
 BACKLOG = 4096
-SLICE_NS = 1_000_000
-"""So long the sockets are served without going back to the loop, where timers and other clients wait."""
+SLICE_NS = 4_000_000
+"""So long the sockets are served without going back to the loop, where new clients and monitoring wait."""
+SHARED_SLICE_NS = 1_000_000
+"""The same where the loop has clients of its own to serve."""
 NAME_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
@@ -293,7 +295,8 @@ class NatsServer:
         """Something came. Serve it, and look for more as long as that pays."""
         assert self.sockets is not None
         sockets, exchange, spin = self.sockets, self.exchange, self._spin
-        ends = time.monotonic_ns() + SLICE_NS
+        shared = self.websocket_port is not None
+        ends = time.monotonic_ns() + (SHARED_SLICE_NS if shared else SLICE_NS)
         self._leaving = False
         self._serve(*sockets.pump(exchange, time.time_ns()))
         # Somebody who left must be off the exchange before the next message is routed.
