@@ -33,8 +33,10 @@ def pub(subject: str, data: bytes = b"x", **headers: object) -> Publish:
 class Server:
     """A stream S over s.*, with some consumers."""
 
-    def __init__(self, config: dict[str, Any], filters: tuple[str, ...]) -> None:
-        self.model = MemoryModel(Disk.memory(), StillClock(), durability="interval")
+    def __init__(
+        self, config: dict[str, Any], filters: tuple[str, ...], durability: str = "interval"
+    ) -> None:
+        self.model = MemoryModel(Disk.memory(), StillClock(), durability=durability)
         self.wire = self.model.wire()
         answer = self.wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.*"], **config})
         assert "error" not in answer, answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.streams.engine import Group
 from tests.model.test_in_batch import Server, pub
 from tests.support.memory_model import line_of
 
@@ -63,6 +64,39 @@ def test_a_lone_answer_leaves_before_the_rest_of_the_turn() -> None:
         assert len(early) == 4
     finally:
         server.model.close()
+
+
+def test_answers_that_waited_for_one_sync_leave_together() -> None:
+    """Three runs of one client share a sync: one send tells of all of them."""
+    server = Server({}, (), durability="sync")
+    try:
+        engine = server.model.engine
+        groups: list[Group] = []
+        engine.committer = Collector(groups)
+        sends = 0
+
+        def send() -> None:
+            nonlocal sends
+            sends += 1
+
+        engine.send_early = send
+        for _ in range(4):
+            server.wire.send(line_of("s.a", "_INBOX.x", None, b"x"))
+        assert len(groups) == 1 and len(groups[0].releases) == 1  # the first went alone, the others gather
+        for expected in (1, 3):
+            groups[-1].sync()
+            assert len(groups[-1].releases) == expected
+            engine.released(groups[-1])
+        assert sends == 1
+    finally:
+        server.model.close()
+
+
+class Collector:
+    """A committer that leaves the syncing to the test."""
+
+    def __init__(self, groups: list[Group]) -> None:
+        self.submit = groups.append
 
 
 WORDS = (b"+ACK", b"+ACK", b"+ACK", b"-NAK", b"+TERM", b"+WPI", b"")

@@ -232,6 +232,7 @@ class Engine:
     def released(self, group: Group) -> None:
         """A group is on disk (or its errors are known): say what waited for it, then take the next."""
         self._in_flight = False
+        self.alone = len(group.releases) == 1
         for key, release, refused in group.releases:
             error = group.errors.get(key)
             try:
