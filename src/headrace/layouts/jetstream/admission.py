@@ -22,6 +22,16 @@ _TOO_LARGE = "maximum bytes exceeded"
 _TOO_MANY_ON_SUBJECT = "maximum messages per subject exceeded"
 
 
+def limits_meet(store: FileStreamStore, batch: Batch) -> bool:
+    """Whether a batch may push the oldest messages out while it also replaces some by their subjects. Then the order
+    counts: what a later message replaces is still there when an earlier one needs room."""
+    config = store.config
+    if config.max_msgs_per_subject <= 0 or (config.max_msgs <= 0 and config.max_bytes <= 0):
+        return False
+    msgs, size, *_ = store.log.totals()
+    return 0 < config.max_msgs < msgs + len(batch) or 0 < config.max_bytes < size + js_record_bytes(batch)
+
+
 def refuse_what_does_not_fit(store: FileStreamStore, batch: Batch) -> None:
     """Raise StoreFull (with the server's words) or ReadOnly; nothing of the batch is stored then."""
     config = store.config

@@ -41,7 +41,7 @@ from headrace.layouts.base import (
 )
 from headrace.layouts.jetstream import removal, snapshot, upkeep
 from headrace.layouts.jetstream._kernels import Batch, BlockLog, Disk, js_scan_block
-from headrace.layouts.jetstream.admission import refuse_what_does_not_fit
+from headrace.layouts.jetstream.admission import limits_meet, refuse_what_does_not_fit
 from headrace.layouts.jetstream.config import StreamConfig, block_size
 from headrace.layouts.jetstream.config_json import encode_stream_meta
 from headrace.layouts.jetstream.consumers import Consumers
@@ -123,7 +123,17 @@ class FileStreamStore(StreamStore):
                 self.check_writable()
             if self.config.discard == "new" or self.config.sealed:
                 refuse_what_does_not_fit(self, batch)
+            return self._append_in_order(batch, keep_positions)
+
+    def _append_in_order(self, batch: Batch, keep_positions: bool) -> Ticket:
+        """As if the messages came one by one: in parts where one limit may see what the other one does. A disk that fails
+        between parts leaves those before it."""
+        if len(batch) < 2 or not limits_meet(self, batch):
             return self._append(batch, keep_positions)
+        middle = len(batch) // 2
+        begun = self._append_in_order(batch.slice(0, middle), keep_positions)
+        ended = self._append_in_order(batch.slice(middle, len(batch)), keep_positions)
+        return Ticket(self.name, begun.first, ended.next, ended.mark)
 
     def _append(self, batch: Batch, keep_positions: bool) -> Ticket:
         limit = max(self.config.max_msgs_per_subject, 0)
