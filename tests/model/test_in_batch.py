@@ -266,8 +266,8 @@ def test_what_a_later_message_replaces_is_in_the_way_of_an_earlier_one() -> None
     """Bytes are full with the second message: the first one goes, although the third replaces the second."""
     large, small = pub("s.b", b"x" * 30), pub("s.b", b"")
     config = {"max_bytes": 150, "max_msgs_per_subject": 1}
-    told = both_ways([pub("s.a", b"x" * 30, Nats_Msg_Id="x"), large, small, pub("s.c", b"")], config)
-    assert [sequence for sequence, _ in told] == [1, 2, 3, 4]
+    told = both_ways([pub("s.a", b"x" * 30, Nats_Msg_Id="x"), large, small], config)
+    assert [sequence for sequence, _ in told] == [1, 2, 3]
 
 
 @settings(max_examples=300)
