@@ -32,7 +32,7 @@ SPARK_HEAD = """
 Written by `python -m bench.report` from `bench/results/spark.json`; the runs are made by
 `python -m bench.spark --json bench/results/spark.json`: one session (local[2]) on this machine, {rows:,} messages of 128 bytes, everybody in turn
 after one round that is not counted. Medians with their range; CPU is of Spark's JVM, its Python workers and the server, per message.
-`ready` is a Python source that sends ready batches, `discard` a Python sink that throws its rows away: what no Python source or sink can outrun.
+`ready` is a Python source that sends ready batches, `discard` a Python sink that throws its rows away: what no Python source or sink can outrun. `kafka synced` acks when a record is on disk, as Headrace does; `kafka` when it is in memory.
 
 | what | asked | seen | |
 |---|---|---|---|
