@@ -22,9 +22,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?=
 
-# Two at a time where nothing depends on how long something takes; alone what talks to servers against the clock.
-TEST_ROOMS := $(patsubst %/,%,$(wildcard tests/*/))
-SIDE_BY_SIDE := $(filter tests/cli tests/client tests/crash tests/docs tests/layouts tests/model tests/ops tests/spark tests/tidy tests/unit,$(TEST_ROOMS))
+# Two at a time; alone what holds a server to the clock or to its share of a core.
+TEST_FOLDERS := $(patsubst %/,%,$(wildcard tests/*/))
+ALONE := $(filter tests/conformance tests/server,$(TEST_FOLDERS))
+# Spark's tests share one session and so one worker: they begin first, the others go on beside them.
+SIDE_BY_SIDE := tests/spark $(filter-out tests/spark $(ALONE),$(TEST_FOLDERS))
+PYTEST := $(BIN)/pytest --durations=25 --durations-min=5
 
 RUST_FILES := $(shell find rust -type f \( -name '*.rs' -o -name Cargo.toml \) -not -path '*/target/*' 2>/dev/null)
 CORE_FILES := $(filter rust/core/% rust/python/%,$(RUST_FILES)) Cargo.toml $(wildcard Cargo.lock)
@@ -32,7 +35,7 @@ PYTHON_FILES := $(shell find src -type f \( -name '*.py' -o -name '*.pyi' -o -na
 
 # --- for people ------------------------------------------------------------------------------------
 
-.PHONY: help setup demo test check wheel peers docs soak proof bench-smoke clean
+.PHONY: help setup demo test test-all check wheel peers docs soak proof bench-smoke clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -44,12 +47,17 @@ demo: need-build ## a server, a client, kill -9 in the middle, and what is left 
 	@$(MAKE) -j2 setup $$($(NEED) --has-java && echo $(STAMPS)/spark || true)
 	@$(PY) scripts/demo.py
 
-test: need-all ## everything: checks, Rust tests, a minute of fuzzing, benchmarks once, all Python tests
+test: need-all ## what continuous integration runs: checks, Rust tests, a little fuzzing, all Python tests but the extended ones
 	@$(MAKE) -j3 setup $(STAMPS)/spark peers
 	@$(MAKE) lint
-	@$(MAKE) test-rust fuzz-smoke bench-smoke
-	$(BIN)/pytest -n 2 --dist loadgroup $(SIDE_BY_SIDE) $(PYTEST_ARGS)
-	$(BIN)/pytest $(filter-out $(SIDE_BY_SIDE),$(TEST_ROOMS)) $(PYTEST_ARGS)
+	@$(MAKE) test-rust
+	@$(MAKE) fuzz-smoke FUZZ_SECONDS=20
+	$(PYTEST) -n 2 --dist loadgroup -m "not extended" $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+	$(PYTEST) -m "not extended" $(ALONE) $(PYTEST_ARGS)
+
+test-all: test fuzz-smoke bench-smoke ## the same, and the wheel, the soak, more fuzzing, every benchmark once, the proof with fewer messages
+	$(PYTEST) -m extended tests $(PYTEST_ARGS)
+	$(PY) scripts/spark_proof.py --messages 20000
 
 check: need-build need-rust-tools setup lint ## linters, types; and as tests: import rules, stubs, sizes, documents
 	$(BIN)/pytest -q tests/tidy tests/docs
@@ -135,5 +143,5 @@ $(STAMPS)/ext: $(CORE_FILES) pyproject.toml $(STAMPS)/dev | need-build
 dist/.stamp: $(CORE_FILES) $(PYTHON_FILES) pyproject.toml README.md $(STAMPS)/dev | need-build
 	@echo "headrace: building the wheel"
 	@$(RETRY) cargo fetch --quiet
-	@rm -rf dist && $(BIN)/maturin build --release --quiet --out dist
+	@$(PY) scripts/build_wheel.py
 	@touch $@

@@ -26,12 +26,15 @@ import nats
 
 from headrace.testing import TestServer
 from tests.support.peers import NatsServer, find_peer
+from tests.support.rawclient import RawClient
 
 ROOT = Path(__file__).resolve().parent.parent
 LOAD = ROOT / "target" / "release" / "headrace-load"
 TICK = os.sysconf("SC_CLK_TCK")
 STREAM, SUBJECT, CONSUMER = "BENCH", "bench.a", "C"
 PEER = "2.15.2"
+RECORD_BYTES = 170
+"""What a message of the load takes in a block."""
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Run:
     rate: float
     cpu_us: float
     p99_us: float = 0.0
+    p50_us: float = 0.0
 
 
 @dataclass
@@ -55,7 +59,10 @@ class Workload:
     mode: str = "interval"
     peer_mode: str = ""
     peer_share: float = 1.0
-    latency: bool = False
+    latency: str = ""
+    """Compare this figure (`p50_us`, `p99_us`) instead of the rate: theirs ÷ ours."""
+    floor: bool = False
+    """Beside it the least that a durable publish can take: a bare append and fdatasync, and the same publish unsynced."""
     runs: dict[str, list[Run]] = field(default_factory=dict)
 
 
@@ -138,7 +145,7 @@ class Server:
         before = self.cpu_s()
         told = self.load(mode, *arguments)
         spent = self.cpu_s() - before
-        return Run(told["rate"], spent * 1e6 / told["msgs"], told["p99_us"])
+        return Run(told["rate"], spent * 1e6 / told["msgs"], told["p99_us"], told["p50_us"])
 
     def cli(self, messages: int, *arguments: str) -> Run:
         """`nats bench …`; the rate is the one it prints last."""
@@ -289,6 +296,41 @@ def sparse(server: Server, messages: int) -> Run:
     return Run(count / took, (server.cpu_s() - before) * 1e6 / count)
 
 
+IN_FLIGHT = 16
+
+
+def made(endpoint: str, body: Callable[[str], dict[str, Any]]) -> Callable[[Server, int], Run]:
+    """Streams or consumers made, with that many requests in flight on one connection."""
+
+    def act(server: Server, count: int) -> Run:
+        server.fresh_stream(max_consumers=-1)
+        with RawClient(int(server.address.rpartition(":")[2])) as client:
+            before, start = server.cpu_s(), time.monotonic()
+            for number in range(count + IN_FLIGHT):
+                if number < count:
+                    name = f"made{number}"
+                    client.publish(
+                        f"$JS.API.{endpoint}.{name}", json.dumps(body(name)).encode(), "_INBOX.made"
+                    )
+                if number >= IN_FLIGHT:
+                    answer = client.next(30)
+                    assert answer is not None and b'"error"' not in answer.data, (server.kind, answer)
+            took, spent = time.monotonic() - start, server.cpu_s() - before
+        return Run(count / took, spent * 1e6 / count)
+
+    return act
+
+
+make_streams = made("STREAM.CREATE", lambda name: {"name": name, "subjects": [name], "storage": "file"})
+make_consumers = made(
+    f"CONSUMER.CREATE.{STREAM}",
+    lambda name: {
+        "stream_name": STREAM,
+        "config": {"name": name, "durable_name": name, "ack_policy": "explicit"},
+    },
+)
+
+
 WORKLOADS = [
     Workload(
         "async publish, 1 publisher, window 1000", publish(1, 1000), 1_000_000, 6, 1 / 8, peer_share=0.3
@@ -303,6 +345,16 @@ WORKLOADS = [
     Workload("async publish, 1 publisher, window 10", publish(1, 10), 100_000, None, None),
     Workload("async publish, 4 publishers, window 100", publish(4, 100), 400_000, None, None),
     Workload("fetch one by one", fetch(1), 20_000, 1, 0.7),
+    Workload(
+        "p50 of a durable publish, 1 client",
+        publish(1, 1),
+        5_000,
+        1.5,
+        None,
+        mode="sync",
+        latency="p50_us",
+        floor=True,
+    ),
     Workload(
         "durable publish, 100 in flight", publish(1, 100), 200_000, 20, None, mode="sync", peer_share=0.02
     ),
@@ -322,13 +374,58 @@ WORKLOADS = [
     Workload("core publish, 1 subscriber", core(1), 2_000_000, 1, 0.7, peer_share=0.5),
     Workload("core publish, 4 subscribers", core(4), 500_000, 1, 0.7),
     Workload("dedupe by message id, async", publish(1, 1000, "--ids"), 500_000, 4, 1 / 5, peer_share=0.4),
-    Workload("p99 of a sync publish at 1,000/s", paced, 5_000, 1, None, latency=True),
-    Workload("p99 of core request and reply", request, 10_000, 1, None, latency=True),
+    Workload("p99 of a sync publish at 1,000/s", paced, 5_000, 1, None, latency="p99_us"),
+    Workload(
+        "streams made, 16 in flight, against unsynced nats-server",
+        make_streams,
+        1000,
+        1,
+        None,
+        mode="sync",
+        peer_mode="interval",
+    ),
+    Workload(
+        "consumers made, 16 in flight, against unsynced nats-server",
+        make_consumers,
+        1000,
+        1,
+        None,
+        mode="sync",
+        peer_mode="interval",
+    ),
+    Workload("p99 of core request and reply", request, 10_000, 1, None, latency="p99_us"),
 ]
+
+
+def bare_sync_us(directory: Path, count: int) -> float:
+    """The median of an append of a record's size and its fdatasync, without anything around it."""
+    record, taken = bytes(RECORD_BYTES), list[int]()
+    file = os.open(directory / "bare", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        for number in range(count):
+            start = time.perf_counter_ns()
+            os.pwrite(file, record, number * RECORD_BYTES)
+            os.fdatasync(file)
+            taken.append(time.perf_counter_ns() - start)
+    finally:
+        os.close(file)
+    return statistics.median(taken) / 1000
+
+
+def floor_us(work: Workload, messages: int, pin: bool) -> float:
+    """A bare sync, and the p50 of the same publish where nobody waits for the disk."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as directory:
+        bare = bare_sync_us(Path(directory), min(messages, 2_000))
+        server = Server("headrace", Path(directory), "interval", pin)
+        try:
+            return bare + work.act(server, messages).p50_us
+        finally:
+            server.stop()
 
 
 def run_workload(work: Workload, runs: int, share: float, pin: bool) -> dict[str, Any]:
     """Alternating runs on both; the ratios."""
+    floors: list[float] = []
     for turn in range(runs):
         order = ["headrace", "nats-server"] if turn % 2 == 0 else ["nats-server", "headrace"]
         for kind in order:
@@ -345,17 +442,19 @@ def run_workload(work: Workload, runs: int, share: float, pin: bool) -> dict[str
                     work.runs.setdefault(kind, []).append(work.act(server, messages))
                 finally:
                     server.stop()
+        if work.floor:
+            floors.append(floor_us(work, max(int(work.messages * share), 100), pin))
     ours, theirs = work.runs["headrace"], work.runs["nats-server"]
 
     def median(runs: list[Run], name: str) -> float:
         return statistics.median(getattr(each, name) for each in runs)
 
     if work.latency:
-        ratio = median(theirs, "p99_us") / median(ours, "p99_us")
+        ratio = median(theirs, work.latency) / median(ours, work.latency)
     else:
         ratio = median(ours, "rate") / median(theirs, "rate")
     cpu = median(ours, "cpu_us") / max(median(theirs, "cpu_us"), 0.001)
-    spread = [getattr(each, "p99_us" if work.latency else "rate") for each in ours]
+    spread = [getattr(each, work.latency or "rate") for each in ours]
     met = (work.rate_asked is None or ratio >= work.rate_asked) and (
         work.cpu_asked is None or cpu <= work.cpu_asked
     )
@@ -370,14 +469,17 @@ def run_workload(work: Workload, runs: int, share: float, pin: bool) -> dict[str
         "ours": {
             "rate": round(median(ours, "rate"), 1),
             "cpu_us": round(median(ours, "cpu_us"), 3),
+            "p50_us": median(ours, "p50_us"),
             "p99_us": median(ours, "p99_us"),
             "spread": [round(min(spread), 1), round(max(spread), 1)],
         },
         "theirs": {
             "rate": round(median(theirs, "rate"), 1),
             "cpu_us": round(median(theirs, "cpu_us"), 3),
+            "p50_us": median(theirs, "p50_us"),
             "p99_us": median(theirs, "p99_us"),
         },
+        **({"floor_us": round(statistics.median(floors), 1)} if floors else {}),
     }
 
 
@@ -400,11 +502,14 @@ def main() -> None:
         )
         found.append(figure)
         mark = "" if given.smoke else ("met   " if figure["met"] else "SHORT ")
+        floor = (
+            f"; floor {figure['floor_us']} us, ours p50 {figure['ours']['p50_us']} us" if work.floor else ""
+        )
         asked = f"asked {figure['ratio_asked']} x, CPU {figure['cpu_asked']}"
         print(
             f"{mark}{work.name}: {figure['ratio']} x, CPU {figure['cpu_ratio']} ({asked}); "
             f"{figure['ours']['rate']:,.0f}/s {figure['ours']['cpu_us']} us p99 {figure['ours']['p99_us']} us, "
-            f"nats-server {figure['theirs']['rate']:,.0f}/s {figure['theirs']['cpu_us']} us p99 {figure['theirs']['p99_us']} us",
+            f"nats-server {figure['theirs']['rate']:,.0f}/s {figure['theirs']['cpu_us']} us p99 {figure['theirs']['p99_us']} us{floor}",
             flush=True,
         )
     if not given.smoke:

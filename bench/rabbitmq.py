@@ -150,7 +150,8 @@ def idle(messages: int, runs: int) -> Figure:
             with timed(100 * BATCH) as busy:
                 for _ in range(100):
                     logs[0].append(batch)
-            flushed = sum(log.disk.entry(log.journal_path) == (False, 0) for log in logs[1:])
+            journals = [log.disk.entry(log.journal_path) for log in logs[1:]]
+            flushed = sum(entry is not None and entry.size == 0 for entry in journals)
             met &= flushed == queues - 1 and quiet.cpu_s < 0.02
             sample = Sample(
                 1, quiet.wall_s, quiet.cpu_s, {"awake_bytes": awake_bytes, "asleep_bytes": asleep_bytes}

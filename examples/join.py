@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from common import arguments, orders, source_options, started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
-
-from examples.common import arguments, orders, source_options
 
 
 def with_regions(
@@ -26,9 +25,12 @@ def with_regions(
 
 
 if __name__ == "__main__":
-    given = arguments(__doc__)
-    session = SparkSession.builder.appName("join").getOrCreate()
+    parser = arguments(__doc__)
+    parser.add_argument("--out", required=True, help="where the Parquet files go")
+    given = parser.parse_args()
+    session = started("join")
     table = session.createDataFrame(
         [("eu", "Europe", 0.2), ("us", "America", 0.07)], "region string, name string, tax double"
     )
     with_regions(session, source_options(given), table, given.out, given.checkpoint).awaitTermination()
+    session.read.parquet(given.out).groupBy("name").count().orderBy("name").show()

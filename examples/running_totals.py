@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from common import arguments, orders, source_options, started
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQuery
-
-from examples.common import arguments, orders, source_options
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 OUTPUT = "region string, orders bigint, amount double, last_seq bigint"
@@ -51,8 +50,10 @@ def running_totals(spark: SparkSession, source: dict[str, Any], out: str, checkp
 
 
 if __name__ == "__main__":
-    given = arguments(__doc__)
-    session = SparkSession.builder.appName("running totals").getOrCreate()
+    parser = arguments(__doc__)
+    parser.add_argument("--out", required=True, help="where the Parquet files go")
+    given = parser.parse_args()
+    session = started("running totals")
     running_totals(session, source_options(given), given.out, given.checkpoint).awaitTermination()
     newest = session.read.parquet(given.out).groupBy("region").agg({"orders": "max", "amount": "max"})
-    newest.show()
+    newest.orderBy("region").show()

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from common import arguments, orders, source_options, started
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
-
-from examples.common import arguments, orders, source_options
 
 
 def totals(
@@ -48,8 +47,13 @@ def totals(
 
 
 if __name__ == "__main__":
-    given = arguments(__doc__)
-    session = SparkSession.builder.appName("windows").getOrCreate()
-    totals(
-        session, source_options(given), {"url": given.url, "stream": "TOTALS"}, given.checkpoint
-    ).awaitTermination()
+    parser = arguments(__doc__)
+    parser.add_argument("--window", default="10 seconds")
+    given = parser.parse_args()
+    if not given.url:
+        parser.error("the totals go into the stream TOTALS of a server: give its --url")
+    session = started("windows")
+    sink = {"url": given.url, "stream": "TOTALS"}
+    totals(session, source_options(given), sink, given.checkpoint, given.window).awaitTermination()
+    written = session.read.format("headrace").options(**sink).load()
+    written.select("seq", f.col("data").cast("string")).orderBy("seq").show(truncate=False)

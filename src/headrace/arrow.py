@@ -3,6 +3,7 @@
 seq bigint · time timestamp[us, UTC] · time_ns bigint · log string · subject string · key binary ·
 headers map<string, list<string>> · data binary
 
+`time` and `time_ns` are null where a message has no time (RabbitMQ keeps none of its own, nor did Kafka at first).
 `headers_raw binary`, only when asked for by name: the headers as stored, in the codec of the batch.
 """
 
@@ -31,6 +32,8 @@ _FIELDS: dict[str, pa.DataType] = {
 }
 COLUMNS = tuple(_FIELDS)
 RAW_HEADERS = "headers_raw"
+NO_TIME = 0
+"""In a batch: a message without a time."""
 _FIELDS[RAW_HEADERS] = pa.binary()
 
 
@@ -95,6 +98,8 @@ def _array(name: str, count: int, parts: tuple[Buffer, ...]) -> Any:
     kind = _FIELDS[name]
     if len(parts) == 1:
         return pa.Array.from_buffers(kind, count, [None, _data(parts[0])])
+    if len(parts) == 2:
+        return pa.Array.from_buffers(kind, count, [_buffer(parts[0]), _data(parts[1])])
     if name != "headers":
         return pa.Array.from_buffers(kind, count, [_buffer(parts[0]), _data(parts[1]), _data(parts[2])])
     validity, map_offsets, name_offsets, names, list_offsets, value_offsets, values = parts
@@ -131,7 +136,7 @@ def from_record_batch(
         _parts(_as_bytes(found[key])) if key in found else None,
         None if headers is None or pa.types.is_null(headers.type) else _header_parts(headers),
         None if positions is None else _numbers(positions),
-        None if times is None else _numbers(times),
+        None if times is None else _numbers(times, none=NO_TIME),
     )
 
 
@@ -172,8 +177,11 @@ def _header_parts(array: Any) -> tuple[Any, Any, Any, Any]:
     )
 
 
-def _numbers(array: Any) -> Any:
+def _numbers(array: Any, none: int | None = None) -> Any:
+    """`none`: what stands for null."""
     whole = _whole(array).cast(pa.int64())
+    if whole.null_count and none is not None:
+        whole = whole.fill_null(none)
     if whole.null_count:
         raise BadInput("a column of numbers with nulls")
     return whole.to_numpy(zero_copy_only=False).tobytes()
@@ -189,7 +197,7 @@ def from_archive(rows: pa.RecordBatch, codec: str) -> Batch:
         _parts(_as_bytes(found["key"])),
         None,
         _numbers(found["seq"]),
-        _numbers(found["time_ns"]),
+        _numbers(found["time_ns"], none=NO_TIME),
         (_parts(_as_bytes(found[RAW_HEADERS])), codec),
     )
 

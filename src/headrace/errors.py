@@ -11,10 +11,10 @@ HeadraceError
 ├── StoreClosed              used after stop/close
 ├── StoreLocked              another process (or this one) has the directory open for writing
 ├── StorePoisoned            a sync failed: nothing more is accepted until the store is opened again
-├── DiskFull                 the disk refused a write; deletes and purge still work
 ├── ConnectionLost           a server cannot be reached, or the connection broke
 ├── ServerRefused            a server answered with an error: its code and text
-├── DiskFault                any other I/O failure
+├── DiskFault                an I/O operation failed
+│   └── DiskFull             the disk refused a write; deletes and purge still work
 └── Damaged                  bytes on disk are not what they should be: file, offset, seen, expected, remedy
     ├── UnknownFormat        not a directory of a product and era we know
     └── KeyNeeded            the store is encrypted and no (or a wrong) key was given
@@ -98,11 +98,17 @@ class Damaged(HeadraceError):
             expected,
             remedy,
         )
-        super().__init__(f"{file}: at byte {offset}: found {seen}, expected {expected}; {remedy}")
+        super().__init__(f"{self._place()}: found {seen}, expected {expected}; {remedy}")
+
+    def _place(self) -> str:
+        return f"{self.file}: at byte {self.offset}"
 
 
 class UnknownFormat(Damaged):
     """Not a directory or file of a product and era that Headrace knows."""
+
+    def _place(self) -> str:
+        return super()._place() if self.offset else self.file
 
 
 class KeyNeeded(Damaged):

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from headrace._core import amqp_header_texts
+from headrace.units import format_time_ns
 
 FLAG_CONTROL = 1
 FLAG_PLACEHOLDER = 2
 FLAG_TRANSACTIONAL = 4
+SHOWN_BYTES = 60
+"""How much of a body `repr` shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Record:
     """A message and its place in a log. `headers` is the raw block; `header_map` reads it."""
 
@@ -26,14 +29,24 @@ class Record:
     flags: int = 0
     header_codec: str = "nats"
 
+    def __repr__(self) -> str:
+        """For people: the time readable, a long body cut."""
+        parts = [f"seq={self.position}", f"subject={self.subject!r}", f"data={_shortened(self.data)}"]
+        parts += [f"key={_shortened(self.key)}"] if self.key is not None else []
+        parts += [f"headers={_shortened(self.headers)}"] if self.headers is not None else []
+        parts += [f"time={format_time_ns(self.time_ns)}"] if self.time_ns else []
+        return f"Record({', '.join(parts)})"
+
     @property
     def seq(self) -> int:
         """The position, under the name that NATS users know."""
         return self.position
 
     @property
-    def time(self) -> datetime:
-        """UTC, with microseconds (the nanoseconds are in `time_ns`)."""
+    def time(self) -> datetime | None:
+        """UTC, with microseconds (the nanoseconds are in `time_ns`). None where the message has none (`time_ns` is 0)."""
+        if not self.time_ns:
+            return None
         return datetime.fromtimestamp(self.time_ns // 1_000_000_000, UTC).replace(
             microsecond=self.time_ns % 1_000_000_000 // 1000
         )
@@ -50,6 +63,12 @@ class Record:
         if self.header_codec == "amqp":
             return parse_amqp_properties(self.headers)
         return parse_nats_headers(self.headers)
+
+
+def _shortened(value: bytes | None) -> str:
+    if value is None or len(value) <= SHOWN_BYTES:
+        return repr(value)
+    return f"{value[:SHOWN_BYTES]!r}… ({len(value)} bytes)"
 
 
 def parse_nats_headers(block: bytes) -> dict[str, list[str]]:

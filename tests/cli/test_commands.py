@@ -37,7 +37,9 @@ def test_version_and_help() -> None:
 
 
 def test_completion_installs_and_completes(tmp_path: Path) -> None:
-    environment = os.environ | {"HOME": str(tmp_path), "SHELL": "/bin/bash"}
+    # By its name: there need not be a shell among the processes above a test.
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    environment = os.environ | {"HOME": str(tmp_path), "SHELL": "/bin/bash", **named}
     done = subprocess.run(
         [PROGRAM, "--install-completion", "bash"], env=environment, capture_output=True, text=True, timeout=60
     )
@@ -104,7 +106,7 @@ def test_cat_formats(jetstream_vector: vectors.Vector, capsysbinary: pytest.Capt
     lines = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
     assert [line["seq"] for line in lines] == [message.seq for message in expected]
     for line, message in zip(lines, expected, strict=True):
-        assert list(line) == ["stream", "seq", "time", "subject", "headers", "data"]
+        assert list(line) == ["stream", "seq", "time", "subject", "key", "headers", "data"]
         assert line["subject"] == message.subject
         assert message.data_matches(base64.b64decode(line["data"]))
     assert lines[5]["headers"] == {"Multi": ["one", "two"], "Empty": [""]}

@@ -6,13 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from scripts.build_wheel import first_problem
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPILERS = ("cargo", "rustc", "rustup", "cc", "gcc", "c++", "g++", "clang", "maturin")
 TIME_LIMIT_S = 900
+pytestmark = pytest.mark.extended
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +26,7 @@ def wheel() -> Path:
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
     }
     run("make", "wheel", cwd=ROOT, env=environment)
-    wheels = list((ROOT / "dist").glob("*.whl"))
+    wheels = list((ROOT / "dist").glob("headrace-*.whl"))
     assert len(wheels) == 1, wheels
     return wheels[0]
 
@@ -43,6 +47,17 @@ def run(*command: str | Path, cwd: Path, env: dict[str, str]) -> str:
 
 def test_one_wheel_for_all_pythons(wheel: Path) -> None:
     assert "-cp311-abi3-" in wheel.name
+
+
+def test_a_wrong_byte_in_a_wheel_is_found_before_it_counts(wheel: Path, tmp_path: Path) -> None:
+    assert first_problem(wheel) is None
+    data = bytearray(wheel.read_bytes())
+    with zipfile.ZipFile(wheel) as archive:
+        member = archive.getinfo(next(name for name in archive.namelist() if name.endswith("METADATA")))
+    data[member.header_offset + member.compress_size // 2 + len(member.filename) + 30] ^= 0x10
+    broken = tmp_path / wheel.name
+    broken.write_bytes(data)
+    assert first_problem(broken) is not None
 
 
 @pytest.mark.slow

@@ -6,14 +6,26 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headrace
-from headrace.client import Access, Connection, Publisher, ServerVolume, read_access
+from headrace.client import (
+    Access,
+    Connection,
+    Destination,
+    Publisher,
+    ServerVolume,
+    named_stream,
+    read_access,
+    stream_of,
+)
+from headrace.client._kernels import encode_publishes
 from headrace.client.gets import get_range
 from headrace.client.holding import Hold
 from headrace.client.pulling import pull_range
+from headrace.client.retrying import GIVE_UP_S
 from headrace.errors import BadInput, ConnectionLost, NotFound, ServerRefused
 from headrace.layouts.base import Batch, Predicate
 from headrace.nkeys import sign
@@ -137,6 +149,59 @@ def test_refusals_name_what_is_wrong(access: Access) -> None:
             publisher.publish(headrace.batch("a b", [b""]))
     with pytest.raises(ConnectionLost, match=r"no NATS server can be reached \(127.0.0.1:1: .*refused"):
         Connection(read_access("nats://127.0.0.1:1"))
+
+
+def test_a_subject_that_no_stream_takes_is_said_at_once(access: Access) -> None:
+    began = time.monotonic()
+    with Connection(access) as connection:
+        publisher = Publisher(connection)
+        publisher.publish(headrace.batch(["nowhere.1"], [b"x"]))
+        with pytest.raises(NotFound, match=r"no stream takes 'nowhere\.1'"):
+            publisher.flush()
+    assert time.monotonic() - began < GIVE_UP_S / 2
+
+
+def test_a_named_stream_and_no_other(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first message where the subject tells it, by the server where it does not, by the answer at last."""
+    volume = ServerVolume(access)
+    orders, copy = volume.create("ORDERS", subjects=["orders.>"]), volume.create("COPY", subjects=["copy.>"])
+    with Connection(access) as connection:
+        into = named_stream(connection, "COPY")
+        assert into == Destination("COPY", ("copy.>",)) == stream_of(connection, "copy.x")
+        sender = Publisher(connection, into=into, without=["Nats-Expected-Last-Sequence"])
+        headers = (
+            b"NATS/1.0\r\nNats-Expected-Stream: ORDERS\r\nNats-Expected-Last-Sequence: 77\r\nA: 1\r\n\r\n"
+        )
+        sender.publish(headrace.batch("copy.a", [b"1", b"2"], headers=[None, headers]))
+        with pytest.raises(BadInput, match=r"'orders.b' is no subject of stream COPY, which takes copy.>"):
+            sender.publish(headrace.batch(["copy.a", "orders.b"], [b"", b""]))
+        assert sender.flush().stored == 2
+        assert [each.header_map for each in copy] == [
+            {"Nats-Expected-Stream": ["COPY"]},
+            {"A": ["1"], "Nats-Expected-Stream": ["COPY"]},
+        ]
+        trusting = Publisher(connection, into=Destination("COPY", (">",)))
+        trusting.publish(headrace.batch("orders.a", [b"1"]))
+        with pytest.raises(ServerRefused, match="expected stream does not match"):
+            trusting.flush()
+        volume.create("MIRROR", mirror={"name": "ORDERS"})
+        with pytest.raises(BadInput, match="MIRROR is a mirror"):
+            named_stream(connection, "MIRROR")
+        with pytest.raises(NotFound, match="no stream 'ABSENT'"):
+            named_stream(connection, "ABSENT")
+        with pytest.raises(NotFound, match="no stream takes 'nowhere'"):
+            stream_of(connection, "nowhere")
+    assert orders.state().messages == 0
+
+    def unnamed(*given: Any) -> bytes:
+        return encode_publishes(*given[:4], None, *given[5:])
+
+    monkeypatch.setattr("headrace.client.publisher.encode_publishes", unnamed)
+    with Connection(access) as connection:
+        trusting = Publisher(connection, into=Destination("COPY", (">",)))
+        trusting.publish(headrace.batch("orders.a", [b"1"]))
+        with pytest.raises(ServerRefused, match=r"for stream COPY was stored in ORDERS \(sequence 1\)"):
+            trusting.flush()
 
 
 @pytest.mark.parametrize("version", ["headrace", "2.15.2"])

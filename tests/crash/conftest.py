@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.layouts.jetstream import sidecar
+from headrace.layouts.jetstream.store import sidecar
 
 
 @pytest.fixture(autouse=True, scope="session")

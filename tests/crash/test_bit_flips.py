@@ -16,8 +16,8 @@ import pytest
 
 import headrace
 from headrace._core import Disk, s2_decompress
+from headrace.config.model import ConsumerConfig
 from headrace.layouts.base import ConsumerState, Damage
-from headrace.layouts.jetstream.config import ConsumerConfig
 from headrace.testing import FakeClock
 from tests.crash.witness import STREAM, STREAM_DIR, Snapshot, open_volume
 
@@ -215,7 +215,7 @@ def test_every_bit_of_every_file(make, undetectable: dict[str, int], skip: tuple
     unit: set[int] = set()
     if make is compressed:  # one S2 chunk holds the whole sealed block
         newest = open_volume(base.crash(0, "all"), mode="r").open(STREAM).log.blocks()[-1]
-        unit = {seq for seq in original.messages if seq < newest[1]}
+        unit = {seq for seq in original.messages if seq < newest.first_seq}
     tally = Tally()
     for path, at, where in places(base, skip=skip):
         for bit in range(8):

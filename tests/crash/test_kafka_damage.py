@@ -72,7 +72,7 @@ def test_any_flipped_bit_costs_at_most_one_batch(codec: str) -> None:
         path = f"{DIRECTORY}/{name}"
         entry = disk.entry(path)
         assert entry is not None
-        for offset in range(entry[1]):
+        for offset in range(entry.size):
             bit = chance.randrange(8)
             disk.flip_bit(path, offset, bit)
             found, kinds = found_in(disk)
@@ -106,7 +106,9 @@ def test_recovery_keeps_all_but_the_bad_batch() -> None:
         disk.remove_file("/logs/recovery-point-offset-checkpoint")
         name = chance.choice(logs)
         path = f"{DIRECTORY}/{name}"
-        size = (disk.entry(path) or (False, 0))[1]
+        entry = disk.entry(path)
+        assert entry is not None
+        size = entry.size
         at = chance.randrange(size)
         # A burst: more than single bits can be put right.
         for offset in range(at, min(at + chance.randrange(1, 90), size)):

@@ -83,6 +83,7 @@ def check(disk: Disk, notes: Notes, point: CrashPoint) -> None:
         assert not notes.acked, "the log is lost"
         return
     log = volume.open(NAME)
+    assert not [each for each in volume.damage() if each.kind == "missing"], "a power cut is no loss"
     found = {record.position: record.data for record in log}
     for offset, value in notes.acked.items():
         if offset >= max(notes.dropped_below, notes.dropping_below):

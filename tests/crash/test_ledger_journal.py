@@ -11,11 +11,11 @@ import random
 import pytest
 
 from headrace._core import Disk
+from headrace.config.model import ConsumerConfig
 from headrace.errors import DiskFault, StorePoisoned
 from headrace.layouts.base import ConsumerState, Pending
-from headrace.layouts.jetstream import consumers as module
-from headrace.layouts.jetstream.config import ConsumerConfig
-from headrace.layouts.jetstream.consumers import Consumers
+from headrace.layouts.jetstream.consumers import consumers as module
+from headrace.layouts.jetstream.consumers.consumers import Consumers
 
 DIR, STREAM = "/js/S", "S"
 T = 1_700_000_000_000_000_000
@@ -50,7 +50,7 @@ class Run:
             name = self.random.choice(NAMES)
             ledger, kind = ledgers[name], self.random.randrange(9)
             now += self.random.randrange(20 * SECOND)
-            last = ledger.delivered[1]
+            last = ledger.delivered.stream
             pending = [seq for seq, _, _ in ledger.state()[2]]
             if kind < 3:
                 first = last + 1 + self.random.choice([0, 0, 3])
@@ -58,7 +58,7 @@ class Run:
                     ledger.sent(seq, now)
             elif kind < 5 and pending:
                 for seq in self.random.sample(pending, min(3, len(pending))):
-                    ledger.ack(seq, ledger.delivered[0])
+                    ledger.ack(seq, ledger.delivered.consumer)
             elif kind == 5 and pending:
                 ledger.nak(pending[0], self.random.choice([0, 5 * SECOND]), now)
                 ledger.expire(now)
@@ -68,6 +68,8 @@ class Run:
                 ledger.removed_below(self.random.randrange(last) + 1, self.random.random() < 0.3)
             elif kind == 7:
                 consumers.get(name).reset(last)
+                # A record of its own: a torn write may end behind it.
+                self.flushed[name].append(coarse(consumers.state_of(name)))
             self.save(consumers)
 
     def save(self, consumers: Consumers) -> None:

@@ -147,6 +147,7 @@ def check(disk: Disk, witness: Witness, point: CrashPoint) -> None:
     store = volume.open(STREAM)
     found = Snapshot.of(store)
     check_found(witness, found)
+    assert not [each for each in store.damage() if each.kind == "missing"], "a power cut is no loss"
 
     again = Snapshot.of(open_volume(disk.crash(0, "none"), clock=clock).open(STREAM))
     assert again == found, "something that was visible vanished in a second crash"

@@ -178,7 +178,7 @@ def check_whole(day: Day) -> None:
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Thousands of syncs fail, each of them with a line in the log."""
-    loggers = [logging.getLogger(name) for name in ("headrace.streams", "headrace")]
+    loggers = [logging.getLogger(name) for name in ("headrace.engine", "headrace.streams", "headrace")]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True

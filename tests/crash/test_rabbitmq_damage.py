@@ -46,7 +46,7 @@ def store(*, flushed: bool, large: bool) -> tuple[Disk, str, str, Content]:
 
 
 def flips(path: str, disk: Disk) -> list[tuple[int, int]]:
-    size = disk.entry(path)[1]  # pyright: ignore
+    size = disk.entry(path).size  # pyright: ignore
     return [(offset, bit) for offset in range(size) for bit in range(8)]
 
 

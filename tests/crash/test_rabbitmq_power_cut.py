@@ -157,6 +157,7 @@ def check(disk: Disk, notes: Notes, point: CrashPoint) -> None:
     volume = open_volume(disk, clock)
     found = content(volume)
     check_content(found, notes)
+    assert not [each for each in volume.damage() if each.kind == "missing"], "a power cut is no loss"
     assert content(open_volume(disk.crash(0, "none"), clock)) == found, "something visible vanished"
     for name in notes.confirmed:
         if name not in volume.logs():

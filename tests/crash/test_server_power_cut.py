@@ -257,10 +257,13 @@ def drain(wire: Wire, stream: str, name: str) -> list[Got]:
 @pytest.fixture
 def quiet() -> Iterator[None]:
     """Thousands of syncs fail, each of them with a line in the log."""
-    logger = logging.getLogger("headrace.streams")
-    before, logger.disabled = logger.disabled, True
+    loggers = [logging.getLogger(name) for name in ("headrace.engine", "headrace.streams")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     yield
-    logger.disabled = before
+    for logger, was in zip(loggers, before, strict=True):
+        logger.disabled = was
 
 
 @pytest.mark.slow

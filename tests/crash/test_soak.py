@@ -11,6 +11,7 @@ from headrace.testing import TestServer
 from scripts.soak import problems_of, soak
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_minute_of_clients_kills_and_restarts(tmp_path: Path, headrace_seed: int) -> None:
     store = tmp_path / "store"

@@ -14,9 +14,9 @@ import msgspec
 
 import headrace
 from headrace._core import Batch, Disk
+from headrace.config.model import ConsumerConfig, StreamConfig
 from headrace.layouts.base import ConsumerState, Pending
-from headrace.layouts.jetstream.config import ConsumerConfig, StreamConfig
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from headrace.testing import FakeClock
 
@@ -204,4 +204,4 @@ def delete_shortcuts(disk: Disk) -> None:
     for path in (f"{STREAM_DIR}/msgs/index.db", f"{STREAM_DIR}/headrace"):
         entry = disk.entry(path)
         if entry is not None:
-            (disk.remove_dir_all if entry[0] else disk.remove_file)(path)
+            (disk.remove_dir_all if entry.is_dir else disk.remove_file)(path)

@@ -1,11 +1,11 @@
-"""docs/reference/streamstore.md has a line for every method of the waist's `StreamStore`."""
+"""docs/reference/streamstore.md has a line for every method of the storage interface's `StreamStore`."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from headrace.layouts.base import StreamStore
+from headrace.layouts.stream_store import StreamStore
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/streamstore.md"
 

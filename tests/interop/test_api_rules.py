@@ -25,10 +25,14 @@ _TIME = re.compile(rb"20\d\d-\d\d-\d\dT[\d:.]+Z")
 _EPHEMERAL = re.compile(r'"name":"[0-9A-Za-z]{8}"')
 _CALLS = re.compile(r'"total":\d+,"errors":\d+')
 _CONTACT = re.compile(r'"lag":\d+,"active":-?\d+')
+_STATE = re.compile(r'"state":\{[^{}]*\}')
 _REMAINING = re.compile(r'"pause_remaining":\d+')
 _IDENTITY = re.compile(r"NATS/1.0\r\nNats-Stream-Identity: \w+\r\n\r\n")
 _SOURCES = re.compile(r',"sources":\[\{((?:(?!"state").)*?)\}\],"ts"')
 SHOWN = 200
+EVENT_LIMIT_S = 30.0
+LOST_S, DELETIONS = 5.0, 6
+QUIET_S = 1.0
 SECOND = 10**9
 
 
@@ -53,6 +57,10 @@ class Both:
             [_plain(each) for each in side.request_many(where, data, headers)]
             for side in (self.real, self.ours)
         ]
+        if (
+            b"$JS.EVENT." in data or b'"$JS.>"' in data
+        ):  # such a stream may have its own advisory already, or not yet
+            told = [[_STATE.sub("STATE", each) for each in side] for side in told]
         self.count += 1
         if told[0] != told[1]:
             shown = data[:300].decode(errors="replace")
@@ -261,7 +269,7 @@ def test_requests(both: Both) -> None:
             both.ask(endpoint, body)
     for endpoint in (*requests.CLUSTER, *requests.NOBODY):
         both.ask(endpoint)
-    both.real.patience_s = 0.1
+    both.real.timeout_s = 0.1
     for endpoint in requests.SILENT:
         both.ask(endpoint)
 
@@ -315,18 +323,34 @@ def test_events(both: Both, server: NatsServer) -> None:
         both.ours.model.advance(SECOND)
         both.ask("CONSUMER.CREATE.S.d", {"stream_name": "S", "config": {"durable_name": "d"}})
         both.ask("CONSUMER.DELETE.S.d")
-        heard: list[Letter] = []
-        while (letter := real.next(2.5)) is not None:
-            heard.append(letter)
-        both.ask("STREAM.DELETE.S")
-        while (letter := real.next(0.5)) is not None:
-            heard.append(letter)
-        said, wanted = Counter(_events(ours.take())), Counter(_events(heard))
-        assert (said - wanted, wanted - said) == (Counter(), Counter())
+        said = ours.take()
+        heard = _hear(real, len(said))
+        _same_events(said, heard)
+        # The real server sends this one while it closes the stream's own queue: on a busy machine it may lose it.
+        for _ in range(DELETIONS):
+            both.ask("STREAM.CREATE.S", {"name": "S"})
+            both.ask("STREAM.DELETE.S")
+            said = ours.take()
+            heard = _hear(real, len(said), LOST_S)
+            if len(heard) == len(said):
+                break
+        _same_events(said, heard)
+
+
+def _same_events(said: list[Letter], heard: list[Letter]) -> None:
+    ours, theirs = Counter(_events(said)), Counter(_events(heard))
+    assert (ours - theirs, theirs - ours) == (Counter(), Counter())
+
+
+def _hear(listener: RawClient, count: int, limit_s: float = EVENT_LIMIT_S) -> list[Letter]:
+    """As many messages as are expected, however long they take, and what comes right behind them."""
+    heard: list[Letter] = []
+    while (letter := listener.next(limit_s if len(heard) < count else QUIET_S)) is not None:
+        heard.append(letter)
+    return heard
 
 
 def test_direct_get(both: Both) -> None:
     _fill(both)
-    both.real.wait_for_all = True
     for endpoint, body in requests.DIRECT:
         both.ask(endpoint, body)

@@ -157,6 +157,63 @@ def test_jetstream_to_rocketmq(jetstream: Path, tmp_path: Path) -> None:
     assert {key for *_, key, _ in found} == {f"orders.{n}" for n in range(4)}
 
 
+def test_partitions_into_one_stream(nats_server: NatsServers, tmp_path: Path) -> None:
+    """A real broker's topic of three partitions with a group: one stream in the order of time, the group where it stood."""
+    with Broker(tmp_path / "logs") as broker:
+        broker.create_topic("orders", partitions=3)
+        broker.produce("orders", [f"key {n}\tvalue {n}" for n in range(90)], keyed=True)
+    with headrace.open(str(tmp_path / "logs"), "rw") as volume:
+        sizes = {
+            name: volume.open(name).state().messages for name in volume.logs() if name.startswith("orders-")
+        }
+        assert sum(sizes.values()) == 90 and min(sizes.values()) > 0
+        offsets = {name: size // 2 for name, size in sizes.items()}
+        volume.write_offsets("billing", offsets)  # type: ignore[attr-defined]
+        before = {
+            f"{name.replace('-', '.')}": [(record.time_ns, record.data) for record in volume.open(name)]
+            for name in sizes
+        }
+    report = convert(str(tmp_path / "logs"), str(tmp_path / "js"), "jetstream", rules=["orders-*=ORDERS"])
+    assert report.logs[0].readers == ["billing"]
+    server = nats_server(VERSION, tmp_path / "js")
+    with Api(server.url) as api:
+        assert unexpected(server) == []
+        found = list(api.messages("ORDERS").values())
+        assert [m.time_ns for m in found] == sorted(m.time_ns for m in found) and len(found) == 90
+        for subject, wanted in before.items():
+            assert [(m.time_ns, m.data) for m in found if m.subject == subject] == wanted
+        seen = dict.fromkeys(before, 0)
+        open_ones: list[int] = []
+        for message in found:
+            seen[message.subject] += 1
+            if seen[message.subject] > offsets[message.subject.replace(".", "-")]:
+                open_ones.append(message.seq)
+        told = api.ask("CONSUMER.INFO.ORDERS.billing")
+        last = max(set(range(1, 91)) - set(open_ones))
+        assert told["delivered"]["stream_seq"] == last
+        assert told["num_ack_pending"] == sum(seq < last for seq in open_ones)
+        taken = [seq for seq, _ in api.pull("ORDERS", "billing", len(open_ones))]
+        assert sorted(taken) == open_ones, "what the group had not settled, and nothing else"
+
+
+def test_a_queue_into_a_work_queue(nats_server: NatsServers, tmp_path: Path) -> None:
+    """Every message is given out once, and is gone when it is acknowledged."""
+    with headrace.open(str(tmp_path / "rabbit"), "rw", create=True, layout="rabbitmq") as volume:
+        volume.commit([volume.create("jobs").append(headrace.batch("jobs", [b"%d" % n for n in range(20)]))])
+    convert(str(tmp_path / "rabbit"), str(tmp_path / "js"), "jetstream", options={"retention": "workqueue"})
+    server = nats_server(VERSION, tmp_path / "js")
+    with Api(server.url) as api:
+        assert api.ask("STREAM.INFO.jobs")["config"]["retention"] == "workqueue"
+        config = {"durable_name": "W", "ack_policy": "explicit"}
+        api.ask("CONSUMER.DURABLE.CREATE.jobs.W", {"stream_name": "jobs", "config": config})
+        taken = api.pull("jobs", "W", 20)
+        assert [seq for seq, _ in taken] == list(range(1, 21))
+        for _, reply in taken[:5]:
+            api.settle(reply)
+        assert api.state("jobs")["messages"] == 15
+        assert unexpected(server) == []
+
+
 @pytest.mark.parametrize("source", ["kafka", "rocketmq", "rabbitmq"])
 def test_from_every_product_to_jetstream(source: str, nats_server: NatsServers, tmp_path: Path) -> None:
     """Directories that the real products wrote, served by nats-server: every message at its sequence."""

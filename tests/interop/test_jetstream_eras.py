@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.layouts.jetstream.config_json import Era
+from headrace.config.meta_json import Era
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from tests.support.jsapi import Api, Message
 from tests.support.peers import NatsServer

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from headrace.layouts.jetstream.volume import JetStreamVolume
+from headrace.ops.look import verify
 from tests.support.jsapi import Api
 from tests.support.peers import NatsServer
 from tests.support.stores import (
@@ -124,6 +125,7 @@ def test_their_directory_opens_here(nats_server: NatsServers, tmp_path: Path, en
 WRITER = """
 import sys
 from headrace.layouts.jetstream.volume import JetStreamVolume
+from headrace.ops.look import verify
 volume = JetStreamVolume(sys.argv[1], mode="rw", create=True)
 store = volume.create("K", subjects=["k.>"], max_msgs=3000)
 store.block_bytes = 20_000
@@ -165,3 +167,36 @@ def test_after_our_kill_the_server_opens_the_directory(nats_server: NatsServers,
     with JetStreamVolume(str(path), mode="rw") as volume:
         assert volume.open("K").state().last_seq == state["last_seq"] + 1
         assert volume.damage() == []
+
+
+KILLED = """
+import os, sys, headrace
+from headrace.layouts.jetstream.volume import JetStreamVolume
+from headrace.ops.look import verify
+volume = JetStreamVolume(sys.argv[1], mode="rw", create=True, block_bytes=5000)
+store = volume.create("S", subjects=["s.>"])
+for _ in range(30):
+    volume.commit([store.append(headrace.batch("s.a", [b"x" * 100] * 10))])
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "purge"),
+    [("stop", {}), ("kill", {}), ("stop", {"seq": 150}), ("kill", {"seq": 150}), ("stop", {"filter": "s.a"})],
+)
+def test_what_the_real_server_removes_is_no_loss(
+    nats_server: NatsServers, tmp_path: Path, end: str, purge: dict[str, object]
+) -> None:
+    """It knows nothing of our guards and marks, and leaves them behind."""
+    path = tmp_path / "js"
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    server = nats_server(VERSION, path)
+    with Api(server.url) as api:
+        api.purge("S", **purge)
+    getattr(server, end)()
+    assert verify(str(path)).sound
+    with JetStreamVolume(str(path), mode="rw") as volume:
+        assert volume.damage() == []
+        assert volume.open("S").store_msg("s.a", None, b"next")[0] == 301

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headrace._core import Disk
+from headrace.config.meta_json import Era
 from headrace.errors import AlreadyExists, BadInput
-from headrace.layouts.jetstream.config_json import Era
-from headrace.layouts.jetstream.portable import write_portable, write_portable_volume
+from headrace.layouts.jetstream.snapshots.portable import write_portable, write_portable_volume
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from tests.support.jsapi import Api
 from tests.support.peers import NatsServer

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from headrace.layouts.kafka.layout import LAYOUT
 from headrace.layouts.kafka.offsets import TOPIC as OFFSETS
 from headrace.layouts.kafka.offsets import partition_of
-from headrace.layouts.kafka.room import ROOM
 from headrace.layouts.kafka.volume import KafkaVolume
 from tests.support.kafka import TOOLS, Broker, run_tool
 
@@ -60,7 +60,7 @@ def test_offsets_both_ways(tmp_path: Path) -> None:
         for group in theirs:
             home = volume.open(f"{OFFSETS}-{partition_of(group, PARTITIONS)}")
             assert any(group.encode() in (record.key or b"") for record in home)
-    view = ROOM.inspect(str(logs))
+    view = LAYOUT.inspect(str(logs))
     [shown] = [log for log in view.logs if log.name == LOG]
     rows = {row.name: row for row in shown.cursors if row.kind == "group"}
     assert {name: row.next for name, row in rows.items()} == theirs

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-import signal
-import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from headrace.testing import TestServer
 from tests.support.natscli import Cli
+from tests.support.waiting import wait_until
 
 CONFIG = """
 accounts {
@@ -83,18 +83,13 @@ def test_consumers(cli: Cli) -> None:
 
 
 def test_core(cli: Cli) -> None:
-    replier = cli.start("reply", "help.please", "OK, I CAN HELP!!!")
-    listener = cli.start("sub", "news.>", "--count", "2", "--raw")
-    try:
-        time.sleep(1.0)
-        assert "OK, I CAN HELP!!!" in cli("req", "help.please", "hello")
-        cli("pub", "news.a", "one")
+    with cli.beside("reply", "help.please", "OK, I CAN HELP!!!") as replier:
+        replier.until("help.please")
+        wait_until(lambda: "OK, I CAN HELP!!!" in cli("req", "help.please", "hello", code=None), "an answer")
+    with cli.beside("sub", "news.>", "--raw") as listener:
+        listener.until("one", lambda: cli("pub", "news.a", "one"))
         cli("pub", "news.b", "two")
-        told, _ = listener.communicate(timeout=10)
-        assert told.split() == ["one", "two"]
-    finally:
-        replier.kill()
-        listener.kill()
+        assert set(listener.until("two").split()) == {"one", "two"}
     assert "No responders are available" in cli("req", "nobody.there", "x", code=None)
 
 
@@ -109,16 +104,10 @@ def test_key_value(cli: Cli) -> None:
     assert sorted(cli("kv", "ls", "CONFIG").split()) == ["colour", "size"]
     cli("kv", "del", "CONFIG", "size", "-f")
     assert cli("kv", "ls", "CONFIG").split() == ["colour"]
-    watcher = cli.start("kv", "watch", "CONFIG", "colour")
-    try:
-        time.sleep(1.0)
+    with cli.beside("kv", "watch", "CONFIG", "colour") as watcher:
+        watcher.until("green")
         cli("kv", "put", "CONFIG", "colour", "violet")
-        time.sleep(0.5)
-        watcher.send_signal(signal.SIGINT)
-        told, _ = watcher.communicate(timeout=10)
-    finally:
-        watcher.kill()
-    assert "green" in told and "violet" in told
+        watcher.until("violet")
     assert "CONFIG" in cli("kv", "ls")
     cli("kv", "rm", "CONFIG", "-f")
 
@@ -144,16 +133,14 @@ def test_account_and_checks(cli: Cli) -> None:
 
 
 def test_events(cli: Cli) -> None:
-    events = cli.start("events", "--js-advisory", "--short")
-    try:
-        time.sleep(1.0)
-        cli("stream", "add", "SEEN", "--subjects", "seen", "--defaults")
-        time.sleep(0.5)
-        events.send_signal(signal.SIGINT)
-        told, _ = events.communicate(timeout=10)
-    finally:
-        events.kill()
-    assert "SEEN" in told, told
+    numbers = itertools.count()
+
+    def make_a_stream() -> None:
+        number = next(numbers)
+        cli("stream", "add", f"SEEN{number}", "--subjects", f"seen.{number}", "--defaults")
+
+    with cli.beside("events", "--js-advisory", "--short") as events:
+        events.until("SEEN", make_a_stream)
 
 
 def test_system_account(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import headrace
 from headrace._core import Batch
 from headrace.cli.main import run
 from headrace.errors import StoreLocked
+from headrace.layouts.nats_streaming.layout import LAYOUT
 from headrace.layouts.nats_streaming.protos import ClientInfo, SubState
-from headrace.layouts.nats_streaming.room import ROOM
 from headrace.layouts.nats_streaming.volume import StreamingVolume
 from tests.support.peers import PeerFailed
 from tests.support.stan import StanClient, StreamingServer
@@ -97,13 +97,13 @@ def test_we_read_what_the_server_wrote_while_it_runs_and_after(tmp_path: Path) -
         with StreamingVolume(str(store), key="k") as volume:
             found = content(volume, "orders")
         assert {11: data[10], 40: data[39]}.items() <= found.items() and min(found) == 10
-        assert "process" in (ROOM.inspect(str(store), key="k").writer or "")
+        assert "process" in (LAYOUT.inspect(str(store), key="k").writer or "")
     with StreamingVolume(str(store), key="k") as volume:
         assert content(volume, "orders") == {n: data[n - 1] for n in range(10, 41)}
         reader = volume.open("orders").subscriptions.reader("w/d")
         assert 11 not in reader.pending and 13 not in reader.pending and 12 in reader.pending
         assert not volume.damage()
-    view = ROOM.verify(str(store), key="k")
+    view = LAYOUT.verify(str(store), key="k")
     assert not view.logs[0].damage and not view.logs[0].problems
     with open_rw(str(store), max_msgs=5, slice_max_msgs=9, encrypt=True, key="k") as volume:
         log = volume.open("orders")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 import headrace
 from headrace.errors import StoreLocked
+from headrace.layouts.rabbitmq.layout import LAYOUT
 from headrace.layouts.rabbitmq.options import RabbitOptions
-from headrace.layouts.rabbitmq.room import ROOM
 from headrace.layouts.rabbitmq.volume import RabbitVolume
 from tests.support.rabbit import RabbitServer
+from tests.support.waiting import wait_until
 
 LARGE = 9000
 
@@ -43,7 +43,7 @@ def test_both_ways(tmp_path: Path) -> None:
         client.close()
         with pytest.raises(StoreLocked):
             RabbitVolume(str(server.data_dir), mode="rw")
-        time.sleep(0.6)  # acks reach the disk within 200 ms
+        wait_until(lambda: in_queue(server.data_dir, "q1") == theirs[3:], "the acks to reach the disk")
         server.stop()
 
         assert in_queue(server.data_dir, "q1") == theirs[3:]
@@ -57,7 +57,7 @@ def test_both_ways(tmp_path: Path) -> None:
             volume.collect()
         expected = [theirs[3], *theirs[7:], *ours, b"fan" * LARGE, b"fan"]
         assert in_queue(server.data_dir, "q1") == expected
-        assert not ROOM.verify(str(server.data_dir)).logs[0].damage
+        assert not LAYOUT.verify(str(server.data_dir)).logs[0].damage
 
         server.start()
         client = server.client()
@@ -66,10 +66,10 @@ def test_both_ways(tmp_path: Path) -> None:
         assert first is not None and first[0] == theirs[3]
         client.publish("q1", [b"after"])
         client.close()
-        time.sleep(0.6)
+        expected = [*expected[1:], b"after"]
+        wait_until(lambda: in_queue(server.data_dir, "q1") == expected, "the ack to reach the disk")
         server.kill()
 
-        expected = [*expected[1:], b"after"]
         assert in_queue(server.data_dir, "q1") == expected
         with RabbitVolume(str(server.data_dir), mode="rw", options=options) as volume:
             assert [r.data or b"" for r in volume.open("q1")] == expected
@@ -141,7 +141,6 @@ def test_what_the_broker_did_since_our_clean_stop_is_seen(tmp_path: Path) -> Non
         first = client.get("q1", ack=True)
         assert first is not None and first[0] == b"a"
         client.close()
-        time.sleep(0.6)
         server.stop()
         assert not believed()
         assert in_queue(server.data_dir, "q1") == expected[1:]

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 from headrace._core import Batch, Disk
+from headrace.layouts.rocketmq.layout import LAYOUT
 from headrace.layouts.rocketmq.options import RocketOptions
-from headrace.layouts.rocketmq.room import ROOM
 from headrace.layouts.rocketmq.volume import RocketVolume
 from tests.support.peers import find_peer
 
@@ -72,7 +72,7 @@ def test_both_ways(tmp_path: Path) -> None:
         assert set(ours) < set(held(volume))
     with RocketVolume(str(store), mode="rw", options=RocketOptions(**SMALL)) as volume:
         assert volume.open("orders-0").append(Batch.build("t", [b"ours again"])).first == 45
-    view = ROOM.verify(str(store))
+    view = LAYOUT.verify(str(store))
     assert not [f for r in view.files for f in r.damage] and not [f for log in view.logs for f in log.damage]
 
 

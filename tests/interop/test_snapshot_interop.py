@@ -13,13 +13,13 @@ import pytest
 from nats.aio.client import Client
 
 from headrace._core import Batch, Disk
+from headrace.config.meta_json import encode_config
+from headrace.config.model import ConsumerConfig, StreamConfig
 from headrace.layouts.base import ConsumerState, LogState, Pending, SequencePair
-from headrace.layouts.jetstream import archive
-from headrace.layouts.jetstream.archive import Document
-from headrace.layouts.jetstream.config import ConsumerConfig, StreamConfig
-from headrace.layouts.jetstream.config_json import encode_config
-from headrace.layouts.jetstream.consumers import Consumers
-from headrace.layouts.jetstream.snapshot_json import (
+from headrace.layouts.jetstream.consumers.consumers import Consumers
+from headrace.layouts.jetstream.snapshots import archive
+from headrace.layouts.jetstream.snapshots.archive import Document
+from headrace.layouts.jetstream.snapshots.snapshot_json import (
     decode_log_state,
     decode_snapshot_consumer,
     encode_log_state,

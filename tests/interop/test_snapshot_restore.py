@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from headrace._core import Disk
+from headrace.config.meta_json import Era, encode_config
+from headrace.config.model import ConsumerConfig, StreamConfig
 from headrace.errors import AlreadyExists, BadInput, Damaged, HeadraceError
-from headrace.layouts.jetstream import archive
-from headrace.layouts.jetstream.config import ConsumerConfig, StreamConfig
-from headrace.layouts.jetstream.config_json import Era, encode_config
-from headrace.layouts.jetstream.snapshot_json import encode_log_state
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.snapshots import archive
+from headrace.layouts.jetstream.snapshots.snapshot_json import encode_log_state
+from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from tests.support.jsapi import Api
 from tests.support.peers import NatsServer

@@ -12,21 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace._core import Batch
+from headrace.config.meta_json import decode_stream_meta
+from headrace.config.model import ConsumerConfig
 from headrace.errors import Damaged
 from headrace.layouts.base import LogState
-from headrace.layouts.jetstream import archive
-from headrace.layouts.jetstream.archive import Document
-from headrace.layouts.jetstream.config import ConsumerConfig
-from headrace.layouts.jetstream.config_json import decode_stream_meta
-from headrace.layouts.jetstream.consumer_state import decode_state
+from headrace.layouts.jetstream.consumers.state import decode_state
 from headrace.layouts.jetstream.meta import meta_sum
-from headrace.layouts.jetstream.snapshot_json import (
+from headrace.layouts.jetstream.snapshots import archive
+from headrace.layouts.jetstream.snapshots.archive import Document
+from headrace.layouts.jetstream.snapshots.snapshot_json import (
     decode_log_state,
     decode_snapshot_consumer,
     encode_log_state,
     encode_snapshot_consumer,
 )
-from headrace.layouts.jetstream.varint import get_varint, put_uvarint
+from headrace.layouts.varint import get_varint, put_uvarint
 from headrace.units import parse_time_ns
 from tests.support import vectors
 

@@ -13,12 +13,12 @@ import pytest
 
 import headrace
 from headrace._core import Disk
+from headrace.layouts.kafka.layout import LAYOUT as KAFKA
 from headrace.layouts.kafka.options import KafkaOptions
-from headrace.layouts.kafka.room import ROOM as KAFKA
 from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.layouts.marks import FILE, Marks, MarksBeside
+from headrace.layouts.rocketmq.layout import LAYOUT as ROCKETMQ
 from headrace.layouts.rocketmq.options import RocketOptions
-from headrace.layouts.rocketmq.room import ROOM as ROCKETMQ
 from headrace.layouts.rocketmq.volume import RocketVolume
 
 LAYOUTS = ("kafka", "rocketmq")
@@ -128,8 +128,8 @@ def test_readers_stop_at_the_durable_mark(layout: str, tmp_path: Path) -> None:
                 assert seen(log) == numbers(total)
                 assert log.state().last_seq == total - 1
             writer.do("append 7")
-            room = KAFKA if layout == "kafka" else ROCKETMQ
-            view = room.inspect(str(tmp_path), log="orders-0")
+            where = KAFKA if layout == "kafka" else ROCKETMQ
+            view = where.inspect(str(tmp_path), log="orders-0")
             assert view.writer is not None and view.sound
             [shown] = view.logs
             assert shown.state is not None and shown.state.messages == 310

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace._core import Disk, FaultPlan
+from headrace.config.model import ConsumerConfig
 from headrace.errors import (
     AlreadyExists,
     BadInput,
@@ -21,16 +22,16 @@ from headrace.errors import (
     StorePoisoned,
 )
 from headrace.layouts.base import ConsumerState, Pending, SequencePair
-from headrace.layouts.jetstream.config import ConsumerConfig
-from headrace.layouts.jetstream.consumer_log import decode_change, state_payload
-from headrace.layouts.jetstream.consumer_moves import Rules, apply_acks, apply_delivered, check_state
-from headrace.layouts.jetstream.consumer_state import decode_state, encode_state
-from headrace.layouts.jetstream.consumers import Consumers
+from headrace.layouts.jetstream.consumers.consumers import Consumers
+from headrace.layouts.jetstream.consumers.log import decode_change, state_payload
+from headrace.layouts.jetstream.consumers.moves import Rules, apply_acks, apply_delivered, check_state
+from headrace.layouts.jetstream.consumers.state import decode_state, encode_state
 from headrace.layouts.jetstream.sealed import StoreKey
 from tests.support import vectors
 
 DIR, STREAM = "/js/S", "S"
 EXPLICIT = ConsumerConfig(durable_name="C", ack_policy="explicit").filled()
+RENAMED = ConsumerConfig(durable_name="C", ack_policy="explicit", description="new").filled()
 T = 1_700_000_000_000_000_000
 
 
@@ -44,6 +45,12 @@ def fresh() -> tuple[Disk, Consumers]:
     for directory in ("/", "/js"):
         disk.sync_dir(directory)
     return disk, opened(disk)
+
+
+def file_new(consumers: Consumers) -> None:
+    """Two ticks without a new consumer between them: directories go to disk."""
+    for _ in range(2):
+        consumers.tick(T)
 
 
 def delivered(count: int, policy: str = "explicit", max_deliver: int = -1) -> tuple[ConsumerState, Rules]:
@@ -168,13 +175,19 @@ def test_committed_changes_survive_without_a_checkpoint() -> None:
     assert again.max_stream_seq() == 5
 
 
-def test_opening_for_writing_folds_the_journal_into_o_dat() -> None:
+@pytest.mark.parametrize("filed", [False, True])
+def test_opening_for_writing_folds_the_journal_into_the_files(filed: bool) -> None:
     disk, consumers = fresh()
     store = consumers.create("C", EXPLICIT, T)
+    if filed:
+        file_new(consumers)
     store.update_delivered(1, 7, 1, T)
     store.commit()
     crashed = disk.crash(0, "none")
-    assert decode_state(crashed.read(f"{DIR}/obs/C/o.dat"), "S/C").state.delivered.stream == 0
+    if filed:
+        assert decode_state(crashed.read(f"{DIR}/obs/C/o.dat"), "S/C").state.delivered.stream == 0
+    else:
+        assert crashed.entry(f"{DIR}/obs/C") is None, "the journal alone holds it"
     again = opened(crashed)
     on_disk = decode_state(crashed.read(f"{DIR}/obs/C/o.dat"), "S/C")
     assert on_disk.hash_ok and on_disk.state.delivered == SequencePair(1, 7)
@@ -182,6 +195,40 @@ def test_opening_for_writing_folds_the_journal_into_o_dat() -> None:
     again.get("C").update_acks(1, 7)
     again.commit()
     assert opened(crashed.crash(0, "none")).state_of("C").ack_floor == SequencePair(1, 7)
+
+
+def test_a_new_consumer_costs_one_sync_and_is_filed_when_it_is_quiet() -> None:
+    disk, consumers = fresh()
+    consumers.create("first", EXPLICIT, T)
+    syncs = disk.sync_points()
+    for number in range(20):
+        consumers.create(f"c{number}", EXPLICIT, T)
+    assert disk.sync_points() == syncs + 20, "one each; those made at the same time share it"
+    consumers.tick(T)
+    assert disk.sync_points() == syncs + 20, "some were made since the last tick"
+    consumers.tick(T)
+    crashed = disk.crash(0, "none")
+    assert sorted(name for name, _, _ in crashed.list(f"{DIR}/obs")) == consumers.names()
+    # What somebody else removed from there afterwards stays removed, whatever the journal says.
+    consumers.commit()
+    crashed = disk.crash(0, "none")
+    crashed.remove_dir_all(f"{DIR}/obs/c3")
+    assert "c3" not in opened(crashed).names()
+
+
+def test_a_new_consumer_comes_whole_out_of_the_journal() -> None:
+    disk, consumers = fresh()
+    config = ConsumerConfig(durable_name="late", deliver_policy="new", description="as made").filled()
+    made = consumers.create("late", config, T, start_after=9)
+    for survivors in ("none", "all", "random"):
+        for seed in range(40 if survivors == "random" else 1):
+            crashed = disk.crash(seed, survivors)
+            for writable in (False, True):
+                found = opened(crashed, writable=writable)
+                assert found.damage() == [] and found.doubtful() == []
+                assert (found.get("late").config, found.get("late").created_ns) == (config, T)
+                assert found.state_of("late") == made.state()
+            assert opened(crashed.crash(0, "none"), writable=False).state_of("late") == made.state()
 
 
 def test_tick_writes_o_dat_at_most_once_a_second() -> None:
@@ -205,6 +252,7 @@ def test_a_clean_stop_leaves_no_journal_and_nothing_more_is_taken() -> None:
     store.update_delivered(1, 1, 1, T)
     consumers.stop()
     consumers.stop()
+    consumers.commit()  # a store that unlinks its dead blocks afterwards asks for it: everything is on disk
     assert [name for name, _, _ in disk.list(f"{DIR}/headrace")] in ([], ["new"])
     with pytest.raises(StoreClosed):
         store.update_delivered(2, 2, 1, T)
@@ -216,7 +264,7 @@ def test_a_clean_stop_leaves_no_journal_and_nothing_more_is_taken() -> None:
 
 
 def test_a_large_journal_gives_way_to_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.layouts.jetstream.consumers.JOURNAL_BYTES_MAX", 500)
+    monkeypatch.setattr("headrace.layouts.jetstream.consumers.consumers.JOURNAL_BYTES_MAX", 500)
     disk, consumers = fresh()
     store = consumers.create("C", EXPLICIT, T)
     for seq in range(1, 60):
@@ -290,14 +338,29 @@ def test_a_power_cut_at_every_sync(keep: str) -> None:
             seen["acked"] |= seen["maybe"]
             seen["delivered"] = seq
             consumers.tick(T + seq * 700_000_000)
-        consumers.create("D", EXPLICIT, T)
-        seen["second"] = True
-        consumers.delete("D")
-        seen["second"] = False
+        for round in range(2):
+            made = consumers.create("D", EXPLICIT, T + round)
+            seen["second"] = [EXPLICIT]
+            made.update_delivered(1, 1, 1, T)
+            consumers.commit()
+            if round:
+                file_new(consumers)
+            seen["second"] = [EXPLICIT, RENAMED]
+            made.update_config(RENAMED)
+            seen["second"] = [RENAMED]
+            made.update_acks(1, 1)
+            consumers.commit()
+            seen["second"] = [RENAMED, None]
+            consumers.delete("D")
+            seen["second"] = [None]
+            store.update_delivered(7 + round, 7 + round, 1, T)
+            consumers.commit()
+            seen["second"] = [None, EXPLICIT]
         consumers.stop()
 
     def notes() -> dict[str, Any]:
-        return {"created": False, "second": None, "delivered": 0, "acked": set[int](), "maybe": set[int]()}
+        nobody: list[ConsumerConfig | None] = [None, EXPLICIT]
+        return {"created": False, "second": nobody, "delivered": 0, "acked": set[int](), "maybe": set[int]()}
 
     whole = Disk.memory()
     run(whole, notes())
@@ -322,8 +385,9 @@ def test_a_power_cut_at_every_sync(keep: str) -> None:
                 assert state.delivered.stream >= seen["delivered"]
                 settled = set(range(1, state.delivered.stream + 1)) - set(state.pending)
                 assert seen["acked"] <= settled <= seen["maybe"]
-                if seen["second"] is not None and point:
-                    assert ("D" in found.names()) in (seen["second"], False)
+                second = found.get("D") if "D" in found.names() else None
+                assert (second and second.config) in seen["second"]
+                assert not [each for each in found.damage() if each.kind in ("missing", "metadata")]
 
 
 def test_a_full_disk_loses_nothing_and_can_be_tried_again() -> None:
@@ -403,7 +467,7 @@ def test_a_journal_written_before_another_server_took_over_is_not_used() -> None
     store.update_delivered(1, 1, 1, T)
     store.commit()
     theirs = ConsumerState(SequencePair(9, 9), SequencePair(9, 9))
-    after = disk.crash(0, "none")
+    after = disk.crash(0, "all")
     after.replace_file(f"{DIR}/obs/C/o.dat", encode_state(theirs, "S/C")[:-26])
     found = opened(after)
     assert found.state_of("C") == theirs

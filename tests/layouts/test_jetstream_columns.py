@@ -11,7 +11,7 @@ import pytest
 import headrace
 from headrace.arrow import schema
 from headrace.layouts.base import Damage, Predicate, ScanTask
-from headrace.layouts.jetstream.scan_task import BlockTask
+from headrace.layouts.jetstream.store.scan_task import BlockTask
 
 # More than one piece of the kernel, and subjects and headers of every kind in each.
 MESSAGES = 2500

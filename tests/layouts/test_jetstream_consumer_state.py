@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import Damaged
 from headrace.layouts.base import ConsumerState, Pending, SequencePair
-from headrace.layouts.jetstream.bits import single_bit_repair
-from headrace.layouts.jetstream.consumer_state import (
+from headrace.layouts.jetstream.consumers.state import (
     SECOND_NS,
     TRAILER_BYTES,
     decode_state,
@@ -19,6 +18,7 @@ from headrace.layouts.jetstream.consumer_state import (
     implausible,
     trailer_agrees,
 )
+from headrace.layouts.jetstream.recovery.bits import single_bit_repair
 from tests.support import vectors
 
 KEY = "S/C"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace._core import Disk, highway_hash
+from headrace.config import meta_json as codec
+from headrace.config.model import ConsumerConfig, Source, StreamConfig, block_size
+from headrace.config.names import check_subject, subjects_overlap
 from headrace.errors import BadInput, Damaged, DiskFault, KeyNeeded
-from headrace.layouts.jetstream import config_json as codec
-from headrace.layouts.jetstream.config import ConsumerConfig, Source, StreamConfig, block_size
 from headrace.layouts.jetstream.meta import finish_meta, hash_key, meta_sum, read_meta, write_meta
-from headrace.layouts.jetstream.names import check_subject, subjects_overlap
 from headrace.layouts.jetstream.sealed import StoreKey
 from tests.support import highway, vectors
 

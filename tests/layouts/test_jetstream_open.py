@@ -110,7 +110,7 @@ def test_written_again_and_reopened(jetstream_vector: vectors.Vector, tmp_path: 
         for name in volume.logs():
             store = volume.open(name)
             assert isinstance(store, JetStreamVolume | headrace.StreamStore)
-            ticket = store.append(headrace.batch("added", [b"later"]))
+            ticket = store.append_copy(headrace.batch("added", [b"later"]))
             assert ticket.first == lasts[name] + 1
             volume.commit([ticket])
     for reopen in ("clean", "scan"):

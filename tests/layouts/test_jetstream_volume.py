@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from headrace.errors import (
     StoreLocked,
     UnknownFormat,
 )
+from headrace.layouts.jetstream._kernels import Disk
+from headrace.layouts.jetstream.store.store import FileStreamStore
+from headrace.layouts.jetstream.volume import JetStreamVolume
 from tests.conftest import NatsServers
 from tests.support import vectors
 
@@ -154,7 +158,7 @@ def test_memory_streams_are_stores_that_touch_no_file(tmp_path: Path) -> None:
 def test_not_a_store(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no such directory"):
         headrace.open(str(tmp_path / "nowhere"))
-    with pytest.raises(UnknownFormat, match="give the directory that holds `jetstream`"):
+    with pytest.raises(UnknownFormat, match=r"found an empty directory.*the one that holds `jetstream`"):
         headrace.open(str(tmp_path))
     file = tmp_path / "file"
     file.write_bytes(b"not a directory")
@@ -179,7 +183,23 @@ def test_interval_mode_syncs_by_time(tmp_path: Path) -> None:
         store = volume.create("S", subjects=["s"])
         ticket = store.append(headrace.batch("s", [b"x"]))
         volume.commit([ticket])  # acknowledged when written
-        assert store.log.durable()[0] < ticket.mark  # type: ignore[attr-defined]
+        assert store.log.durable_mark < ticket.mark  # type: ignore[attr-defined]
         clock[0] += 11_000_000_000
         store.tick()  # type: ignore[attr-defined]
-        assert store.log.durable()[0] >= ticket.mark  # type: ignore[attr-defined]
+        assert store.log.durable_mark >= ticket.mark  # type: ignore[attr-defined]
+
+
+def test_many_streams_are_stopped_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sync after the other would take seconds with a thousand streams; the disk shares what comes together."""
+    volume = JetStreamVolume("/store", mode="rw", create=True, disk=Disk.memory(), maintenance=False)
+    for number in range(40):
+        volume.create(f"S{number}", subjects=[f"s.{number}"])
+    together, stop = threading.Barrier(8), FileStreamStore.stop
+
+    def stop_with_others(store: FileStreamStore) -> None:
+        together.wait(20)
+        stop(store)
+
+    monkeypatch.setattr(FileStreamStore, "stop", stop_with_others)
+    volume.close()
+    assert not together.broken

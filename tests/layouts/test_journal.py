@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -119,12 +120,19 @@ def test_damage_in_the_middle_stops_and_says_that_more_follows() -> None:
     assert [d.kind for d in journal.damage] == ["bad-record"]
 
 
+def checkpoint(journal: Journal, save: Callable[[], object]) -> None:
+    """As whoever keeps a journal makes one: others may append meanwhile."""
+    journal.rotate()
+    save()
+    journal.drop_older()
+
+
 def test_a_checkpoint_begins_a_new_file_and_removes_the_old() -> None:
     disk = filled(b"one", b"two")
     journal = started(disk)
     journal.append(1, b"three")
     saved: list[int] = []
-    journal.checkpoint(lambda: saved.append(journal.position))
+    checkpoint(journal, lambda: saved.append(journal.position))
     assert saved == [3]
     assert [name for name, _, _ in disk.list(PLACE)] == ["j.3.journal"]
     journal.append(2, b"four")
@@ -145,7 +153,7 @@ def test_a_failed_checkpoint_changes_nothing() -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        journal.checkpoint(fail)
+        checkpoint(journal, fail)
     journal.commit()
     assert payloads(disk) == [b"one", b"two"]
 
@@ -174,7 +182,7 @@ def test_a_power_cut_at_every_sync(keep: str) -> None:
                 def save() -> None:
                     disk.replace_file("/checkpoint", b"|".join(known))
 
-                journal.checkpoint(save)
+                checkpoint(journal, save)
 
     whole = Disk.memory()
     run(whole, [], [])
@@ -187,9 +195,8 @@ def test_a_power_cut_at_every_sync(keep: str) -> None:
             except (DiskFault, StorePoisoned):
                 pass
             after = disk.crash(seed, keep)
-            checkpoint = after.read("/checkpoint").split(b"|") if after.entry("/checkpoint") else []
-            replayed = [p for p in payloads(after) if p not in checkpoint]
-            survived = checkpoint + replayed
+            saved = after.read("/checkpoint").split(b"|") if after.entry("/checkpoint") else []
+            survived = saved + [p for p in payloads(after) if p not in saved]
             assert survived[: len(acknowledged)] == acknowledged
             assert len(survived) <= len(acknowledged) + 1
 
@@ -235,16 +242,17 @@ def test_a_generation_that_could_not_be_made_does_not_hide_the_old_one() -> None
         plan.fail_sync_at = plan.syncs + fail
         plan.sticky = True
         try:
-            journal.checkpoint(lambda: None)
+            checkpoint(journal, lambda: None)
             gone = True
-        except DiskFault:
+        except (DiskFault, StorePoisoned):
             gone = False
         plan.clear()
         try:
             journal.append(1, b"two")
             journal.commit()
-            expected = [b"two"] if gone else [b"one", b"two"]
-            assert payloads(inner.crash(0, "none")) == expected
+            # An old file whose removal did not reach the disk is replayed once more: positions tell what is known.
+            expected = [[b"one", b"two"], [b"two"]] if gone else [[b"one", b"two"]]
+            assert payloads(inner.crash(0, "none")) in expected
         except StorePoisoned:
             assert not gone
 

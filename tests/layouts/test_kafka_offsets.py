@@ -9,6 +9,7 @@ import pytest
 
 from headrace._core import Batch
 from headrace.errors import BadInput, NotFound, ReadOnly
+from headrace.layouts.kafka.layout import LAYOUT
 from headrace.layouts.kafka.offsets import (
     TOPIC,
     Committed,
@@ -18,7 +19,6 @@ from headrace.layouts.kafka.offsets import (
     partition_of,
     read_committed,
 )
-from headrace.layouts.kafka.room import ROOM
 from headrace.layouts.kafka.volume import KafkaVolume
 
 LOG = "orders-3"
@@ -104,7 +104,7 @@ def test_last_value_wins_and_tombstones_remove(tmp_path: Path) -> None:
             "3 bytes are ",
             "version 9; k",
         ]
-    view = ROOM.verify(str(tmp_path))
+    view = LAYOUT.verify(str(tmp_path))
     [shown] = [log for log in view.logs if log.name == LOG]
     assert [(row.name, row.kind, row.next) for row in shown.cursors] == [
         ("a", "group", 44),

@@ -13,7 +13,7 @@ import pytest
 
 from headrace._core import Batch
 from headrace.layouts.base import SimpleState
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
 
 COUNT = 1_000_000

@@ -22,10 +22,10 @@ from headrace.errors import (
 )
 from headrace.layouts.base import Predicate
 from headrace.layouts.nats_streaming.advice import may_be_lost, step
+from headrace.layouts.nats_streaming.layout import LAYOUT
 from headrace.layouts.nats_streaming.limits import ChannelLimits, LimitTable, SliceLimits, slice_limits
 from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.protos import ClientInfo, SubState
-from headrace.layouts.nats_streaming.room import ROOM
 from headrace.layouts.nats_streaming.volume import StreamingVolume
 from headrace.testing import FakeClock
 from tests.support.streaming import CASES, FOLDER, content, copy, open_rw, snapshot
@@ -80,7 +80,7 @@ def test_reading_never_stops_and_never_writes(case: str) -> None:
                 assert record.subject == name
         damage = [one for one in volume.damage() if one.kind != "superseded"]
         assert bool(damage) == (case not in SOUND | {"server-dat-missing"}), damage
-    view = ROOM.verify(path, key="s3cret" if "encrypted" in case else None, threads=2)
+    view = LAYOUT.verify(path, key="s3cret" if "encrypted" in case else None, threads=2)
     assert {one.name for one in view.logs} == set(SURVIVORS[case])
     told = [d for one in view.logs for d in one.damage] + view.damage
     assert {(d.file, d.offset, d.kind) for d in damage} <= {(d.file, d.offset, d.kind) for d in told}
@@ -133,8 +133,8 @@ def test_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.raises(KeyNeeded, match="authentication failed"),
     ):
         content(volume, "foo")
-    assert any("authentication" in p for p in ROOM.verify(path, key="wrong").logs[0].problems)
-    assert any("encrypted" in note for note in ROOM.inspect(path).logs[0].notes)
+    assert any("authentication" in p for p in LAYOUT.verify(path, key="wrong").logs[0].problems)
+    assert any("encrypted" in note for note in LAYOUT.inspect(path).logs[0].notes)
     monkeypatch.setenv("NATS_STREAMING_ENCRYPTION_KEY", "s3cret")
     with StreamingVolume(path, key="wrong") as volume:
         assert content(volume, "foo")[1] == b"secret-1"
@@ -416,10 +416,10 @@ def test_clients_and_subscriptions_survive_and_are_compacted() -> None:
         subs.acked(one, [*range(1, 99), 500])
         subs.update(subs.get(two).state.with_(client_id="", last_sent=7))
         subs.commit()
-        size = disk.entry("/s/a/subs.dat")
-        assert size is not None and size[1] < 2000, "acks were compacted away"
+        subs_file = disk.entry("/s/a/subs.dat")
+        assert subs_file is not None and subs_file.size < 2000, "acks were compacted away"
     clients = disk.entry("/s/clients.dat")
-    assert clients is not None and clients[1] < 400
+    assert clients is not None and clients.size < 400
     with open_rw("/s", disk, **small) as volume:
         assert [client.id for client in volume.clients.all()] == ["c19"]
         readers = {reader.name: reader for reader in volume.open("a").subscriptions.readers()}
@@ -448,7 +448,7 @@ def test_archive_script(tmp_path: Path) -> None:
     ]
     with StreamingVolume(path) as volume:
         assert list(content(volume, "foo")) == [5, 6, 7, 8]
-    assert any("archived" in note for note in ROOM.inspect(path).logs[0].notes)
+    assert any("archived" in note for note in LAYOUT.inspect(path).logs[0].notes)
 
 
 def test_a_live_writer_is_seen_and_its_tail_left_alone(tmp_path: Path) -> None:
@@ -460,27 +460,27 @@ def test_a_live_writer_is_seen_and_its_tail_left_alone(tmp_path: Path) -> None:
         assert [r.seq for r in log] == [1, 2], "only what is on disk is visible"
         with StreamingVolume(path) as reader:
             assert [r.seq for r in reader.open("a")] == [1, 2] and not reader.damage()
-        assert "headrace" in (ROOM.inspect(path).writer or "")
+        assert "headrace" in (LAYOUT.inspect(path).writer or "")
     with StreamingVolume(path) as reader:
         assert [r.seq for r in reader.open("a")] == [1, 2, 3]
 
 
 def test_quick_inspect_and_recognition(tmp_path: Path) -> None:
     disk = Disk.real()
-    assert ROOM.recognises(disk, str(FOLDER / "clean")) and ROOM.recognises(
-        disk, str(FOLDER / "server-dat-missing")
+    assert LAYOUT.recognise(str(FOLDER / "clean"), disk) and LAYOUT.recognise(
+        str(FOLDER / "server-dat-missing"), disk
     )
-    assert not ROOM.recognises(disk, str(tmp_path)) and not ROOM.recognises(disk, str(tmp_path / "none"))
-    quick = ROOM.inspect(str(FOLDER / "slices"), quick=True)
+    assert not LAYOUT.recognise(str(tmp_path), disk) and not LAYOUT.recognise(str(tmp_path / "none"), disk)
+    quick = LAYOUT.inspect(str(FOLDER / "slices"), quick=True)
     assert [row.messages for row in quick.logs[0].files] == [3, 3, 3, 1] and quick.logs[0].state is None
     seen: list[tuple[int, int]] = []
-    view = ROOM.verify(
+    view = LAYOUT.verify(
         str(FOLDER / "clustered"), log="orders", progress=lambda done, total: seen.append((done, total))
     )
     assert view.details["cluster node"] == "a" and any("Raft" in note for note in view.notes)
     assert seen[-1][0] == seen[-1][1] > 0
     with pytest.raises(NotFound):
-        ROOM.inspect(str(tmp_path))
+        LAYOUT.inspect(str(tmp_path))
 
 
 def test_a_copy_has_every_place(tmp_path: Path) -> None:

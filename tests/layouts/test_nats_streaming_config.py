@@ -13,9 +13,9 @@ from headrace._core import Batch, Disk
 from headrace.errors import BadInput, Damaged, ReadOnly
 from headrace.layouts.nats_streaming.advice import LOSS
 from headrace.layouts.nats_streaming.config_file import from_server_config
+from headrace.layouts.nats_streaming.layout import LAYOUT
 from headrace.layouts.nats_streaming.limits import LimitTable
 from headrace.layouts.nats_streaming.options import StreamingOptions
-from headrace.layouts.nats_streaming.room import ROOM
 from headrace.layouts.nats_streaming.volume import StreamingVolume
 from headrace.server.config.text import Node, read_text
 from tests.layouts.test_nats_streaming import FOLDER
@@ -183,11 +183,11 @@ def test_a_damaged_index_stops_nobody(tmp_path: Path) -> None:
     index.write_bytes(data)
     with StreamingVolume(str(root)) as volume:
         before = {name: [(r.seq, r.data) for r in volume.open(name)] for name in volume.logs()}
-    told = ROOM.verify(str(root))
+    told = LAYOUT.verify(str(root))
     assert any("made again" in note or "rebuilds it" in note for note in told.notes), told.notes
     with StreamingVolume(str(root), mode="rw", maintenance=False) as volume:
         assert {name: [(r.seq, r.data) for r in volume.open(name)] for name in volume.logs()} == before
-    assert ROOM.verify(str(root)).sound and bytes(data) != index.read_bytes()
+    assert LAYOUT.verify(str(root)).sound and bytes(data) != index.read_bytes()
     assert "nothing has to be done" in LOSS["msgs.idx"][1]
 
 
@@ -198,11 +198,11 @@ def test_a_cluster_nodes_directory_is_recognised_and_read(tmp_path: Path) -> Non
     raft = root / "test-cluster" / "a" / "raft.log"
     raft.parent.mkdir(parents=True)
     raft.write_bytes(b"\0" * 16 + (0xED0CDAED).to_bytes(4, "little") + b"\0" * 4076)
-    assert ROOM.recognises(Disk.real(), str(root))
+    assert LAYOUT.recognise(str(root), Disk.real())
     with headrace.open(str(root)) as volume:
         assert volume.layout == "nats_streaming" and volume.logs() == ["orders"]
         assert [r.seq for r in volume.open("orders")] == [1, 2, 3, 4, 5]
-    for view in (ROOM.inspect(str(root)), ROOM.verify(str(root)), ROOM.inspect(str(root), quick=True)):
+    for view in (LAYOUT.inspect(str(root)), LAYOUT.verify(str(root)), LAYOUT.inspect(str(root), quick=True)):
         assert view.details["cluster node"] == "a" and view.details["raft log"] == str(raft)
         assert any("node a of a cluster" in note for note in view.notes)
         assert [one.name for one in view.logs] == ["orders"] and view.sound

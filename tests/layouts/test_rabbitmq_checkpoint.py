@@ -63,7 +63,9 @@ def everything(volume: RabbitVolume) -> Everything:
     }
     store = next(iter(volume.vhosts.values())).store
     store.scan()
-    return states, following, content, sorted(store.kernel.files()), len(store.kernel)
+    rows = store.kernel.files()
+    files = sorted((row.kind, row.number, row.bytes, row.referenced_bytes, row.records) for row in rows)
+    return states, following, content, files, len(store.kernel)
 
 
 def copy(disk: Disk) -> Disk:
@@ -190,7 +192,7 @@ def damaged(disk: Disk, path: str, how: str) -> None:
         disk.open(f"{path}/{files.CLEAN}", "write").set_len(40)
     else:
         assert target is not None
-        size = disk.entry(target)[1]  # pyright: ignore
+        size = disk.entry(target).size  # pyright: ignore
         disk.flip_bit(target, size // 2 if how != "vhost" else 0, 3)
 
 
@@ -247,7 +249,7 @@ def test_damage_that_comes_after_opening_is_found_when_it_is_read() -> None:
     volume = open_volume(disk)
     log = volume.open("two")
     segment = f"{log.directory}/2.idx"
-    disk.flip_bit(segment, disk.entry(segment)[1] // 2 + 1, 6)  # pyright: ignore
+    disk.flip_bit(segment, disk.entry(segment).size // 2 + 1, 6)  # pyright: ignore
     before = {n: bodies(300, b"two")[n] for n in range(300)}
     found = {r.position: r.data for r in log}
     assert len(found) >= 298 and found.items() <= before.items()

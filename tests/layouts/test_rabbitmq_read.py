@@ -14,9 +14,8 @@ import pytest
 from headrace._core import Disk
 from headrace.errors import BadInput, NotFound
 from headrace.layouts.rabbitmq import dets
-from headrace.layouts.rabbitmq.inspector import all_damage
+from headrace.layouts.rabbitmq.layout import LAYOUT
 from headrace.layouts.rabbitmq.names import QueueName, vhost_directory
-from headrace.layouts.rabbitmq.room import ROOM
 from headrace.layouts.rabbitmq.volume import RabbitVolume
 from tests.support.vectors import ROOT
 
@@ -137,24 +136,24 @@ def test_what_a_clean_stop_left_tells_the_next_sequence(tmp_path: Path) -> None:
 def test_room(tmp_path: Path) -> None:
     path = str(FOLDER / "real_crash_during_compaction")
     disk = Disk.real()
-    assert ROOM.recognises(disk, path) and not ROOM.recognises(disk, str(tmp_path))
-    quick = ROOM.inspect(path, quick=True)
+    assert LAYOUT.recognise(path, disk) and not LAYOUT.recognise(str(tmp_path), disk)
+    quick = LAYOUT.inspect(path, quick=True)
     assert [log.name for log in quick.logs] == ["q1"] and quick.logs[0].state is None
-    seen = ROOM.inspect(path)
+    seen = LAYOUT.inspect(path)
     assert seen.logs[0].state is not None and seen.logs[0].state.messages == 30
     assert any(row.kind == "rdt" for row in seen.files) and seen.notes
     steps: list[tuple[int, int]] = []
-    checked = ROOM.verify(path, progress=lambda done, total: steps.append((done, total)))
+    checked = LAYOUT.verify(path, progress=lambda done, total: steps.append((done, total)))
     assert steps[-1][0] == steps[-1][1]
-    kinds = {damage.kind for damage in all_damage(checked)}
+    kinds = {damage.kind for damage in checked.damage}
     assert kinds == {"missing", "unsound-tail"}
-    assert not all_damage(ROOM.verify(str(FOLDER / "clean_mixed")))
+    assert not LAYOUT.verify(str(FOLDER / "clean_mixed")).damage
     assert checked.logs[0].cursors[0].pending == 30
     with pytest.raises(NotFound):
-        ROOM.open(str(tmp_path / "nothing"))
+        LAYOUT.open(str(tmp_path / "nothing"))
     with pytest.raises(BadInput, match="queue_index_embed_msgs_below"):
-        ROOM.options.of({"queue_index_embed": 1})
-    assert ROOM.options.of({"msg_store_file_size_limit": "65536"}) == ROOM.options(
+        LAYOUT.options.of({"queue_index_embed": 1})
+    assert LAYOUT.options.of({"msg_store_file_size_limit": "65536"}) == LAYOUT.options(
         msg_store_file_size_limit=65536
     )
 

@@ -29,7 +29,7 @@ def segments(log: RabbitLog) -> list[str]:
 
 
 def journal_bytes(log: RabbitLog) -> int:
-    return log.disk.entry(log.journal_path)[1]  # pyright: ignore
+    return log.disk.entry(log.journal_path).size  # pyright: ignore
 
 
 def put(volume: RabbitVolume, log: RabbitLog, data: list[bytes]) -> headrace.Ticket:
@@ -136,7 +136,7 @@ def test_store_files_roll_merge_and_go() -> None:
     log = volume.create("q")
     data = [b"%03d" % n + b"z" * 5000 for n in range(40)]
     put(volume, log, data)
-    names = [row[1] for row in log.vhost.store.kernel.files()]
+    names = [row.number for row in log.vhost.store.kernel.files()]
     assert names == list(range(11)), "a file ends after the message that filled it"
     kept = [n for n in range(40) if n % 4 == 1]
     volume.commit([log.remove([n for n in range(40) if n not in kept])])

@@ -19,8 +19,8 @@ from headrace.layouts import places, remote_files
 from headrace.ops.archive import archive
 from headrace.ops.cat import Reading
 from headrace.ops.conversion import convert
+from headrace.ops.look import salvage
 from headrace.ops.replay import DirectoryTarget
-from headrace.ops.salvage import salvage
 from headrace.ops.store import open_store
 
 BLOCK = 4 << 20
@@ -63,7 +63,8 @@ def test_small_reads_share_blocks_and_large_ones_are_one_request() -> None:
     place = Files({"m://a": data})
     disk = Disk.foreign(place)
     file = disk.open("m://a")
-    assert len(file) == len(data) and disk.entry("m://a") == (False, len(data))
+    entry = disk.entry("m://a")
+    assert entry is not None and (entry.is_dir, entry.size) == (False, len(data)) and len(file) == len(data)
     chosen = random.Random(2)
     for _ in range(500):
         at, count = chosen.randrange(len(data) + 10), chosen.randrange(5000)

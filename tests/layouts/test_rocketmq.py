@@ -13,8 +13,8 @@ import pytest
 import headrace
 from headrace._core import Batch, Disk, FaultPlan
 from headrace.errors import BadInput, StoreLocked
+from headrace.layouts.rocketmq.layout import LAYOUT
 from headrace.layouts.rocketmq.options import RocketOptions
-from headrace.layouts.rocketmq.room import ROOM
 from headrace.layouts.rocketmq.volume import RocketVolume
 from headrace.record import Record
 from headrace.testing import CrashDriver, CrashPoint, FakeClock
@@ -62,7 +62,7 @@ def test_what_the_library_wrote(tmp_path: Path) -> None:
             [hit] = volume.find_by_key(f"Topic{'ABC'[n % 3]}", f"KEY{n}")
             assert (hit.data or b"").startswith(b"body-%d-" % n)
         assert volume.find_by_key("TopicA", "KEY1") == []
-    view = ROOM.verify(str(store))
+    view = LAYOUT.verify(str(store))
     assert not [f for r in view.files for f in r.damage] and not [f for log in view.logs for f in log.damage]
     assert sum(r.messages for r in view.files if r.kind == "commit log") == 60
 
@@ -165,6 +165,7 @@ def workload(disk: Disk, notes: Notes) -> None:
 
 def check(disk: Disk, notes: Notes, point: CrashPoint) -> None:
     volume = memory_volume(disk)
+    assert not [each for each in volume.damage() if each.kind == "missing"], "a power cut is no loss"
     for name, data in notes.acked.items():
         log = volume.open(name)
         assert [r.data for r in log][: len(data)] == data
@@ -214,7 +215,7 @@ def test_a_flipped_bit_costs_at_most_one_message() -> None:
     assert total - kept <= 4 and len(torn.list("/s/headrace/damaged")) == 2
     assert volume.open("a-0").next == len(notes.acked["a-0"])
     volume.close()
-    view = ROOM.verify("/s", disk=torn)
+    view = LAYOUT.verify("/s", disk=torn)
     assert not [f for r in view.files for f in r.damage]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from headrace.streams.engine import Engine
+from headrace.streams.engine import StreamEngine
 from tests.support.model import Client, Letter, Model
 
 SECOND = 1_000_000_000
@@ -28,10 +28,10 @@ class World:
     def start(self) -> None:
         started = self.time - 5 * SECOND
 
-        def engine(*given: Any, **options: Any) -> Engine:
-            return Engine(*given, **{**options, "now": lambda: self.time - started})
+        def engine(*given: Any, **options: Any) -> StreamEngine:
+            return StreamEngine(*given, **{**options, "now": lambda: self.time - started})
 
-        with patch("tests.support.model.Engine", engine):
+        with patch("tests.support.model.StreamEngine", engine):
             self.model = Model(self.place, clock=lambda: self.time, **self.options)
         self.client = self.model.client()
 

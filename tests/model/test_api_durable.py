@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from headrace.streams.engine import Group
+from headrace.engine.commits import Group
+from headrace.engine.ports import InlineHost
 from tests.support.model import Client, Model
 
 
@@ -20,9 +23,19 @@ class Withheld:
     def sync(self) -> None:
         while self._groups:
             group = self._groups.pop(0)
-            group.sync()
+            group.commit()
             self._model.engine.released(group)
             self._model.run()
+
+
+class WithheldHost(InlineHost):
+    """Work off the loop is left to the test."""
+
+    def __init__(self, waiting: list[tuple[Any, Any]]) -> None:
+        self._waiting = waiting
+
+    def run_off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._waiting.append((work, done))
 
 
 def heard(client: Client, inbox: str) -> int:
@@ -64,15 +77,15 @@ def test_a_stream_at_work_is_fenced(tmp_path: Path) -> None:
         for name in ("S", "T"):
             client.api(f"STREAM.CREATE.{name}", {"name": name})
         client.request("S", b"x")
-        waiting: list[tuple[object, object]] = []
-        model.engine.run_off_loop = lambda work, done: waiting.append((work, done))
+        waiting: list[tuple[Any, Any]] = []
+        model.engine.host = WithheldHost(waiting)
         client.subscribe("got.>")
         client.publish("$JS.API.STREAM.PURGE.S", b"", "got.purge")
         client.publish("S", b"y", "got.publish")
         assert client.request("T", b"z") is not None, "others go on"
         assert client.take() == []
         [(work, done)] = waiting
-        done(work())  # type: ignore[operator]
+        done(work())
         model.run()
         answers = [(each.subject, each.data) for each in client.take()]
         assert [subject for subject, _ in answers] == ["got.purge", "got.publish"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.advisories import Ids, short_id
+from headrace.streams.api.advisories import Ids, short_id
 from headrace.streams.limits import ServerFacts
 from tests.support.model import Client, Model
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.streams.api_types import CreateConsumerRequest, MsgGetRequest, StreamConfigRequest
+from headrace.streams.api.json_reader import is_empty, is_structured, read
+from headrace.streams.api.json_syntax import Malformed, split_values
+from headrace.streams.api.types import CreateConsumerRequest, MsgGetRequest, StreamConfigRequest
 from headrace.streams.errors import ERRORS, ApiError, api_error
-from headrace.streams.json_reader import is_empty, is_structured, read
-from headrace.streams.json_syntax import Malformed, split_values
 
 
 def complaint(text: str | bytes, shape: type = StreamConfigRequest) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.advisories import short_id
-from headrace.streams.snapshots import HEAD_START_NS
+from headrace.streams.api.advisories import short_id
+from headrace.streams.api.snapshots import HEAD_START_NS
 from tests.support.model import Client, Letter, Model
 
 PREFIX = "$JS.API."

@@ -464,3 +464,54 @@ def test_a_double_ack_survives_a_crash_and_a_plain_one_a_quarter_second_later(tm
     assert other.numbers()[:5] == (4, 4, 0, 0, 2)
     other.pass_time(31)
     assert seqs(other.fetch(9)) == [1, 4]
+
+
+# Acknowledgements of what was never delivered
+
+
+@pytest.mark.parametrize(
+    ("retention", "policy"),
+    [(r, "explicit") for r in ("limits", "workqueue", "interest")]
+    + [(r, "all") for r in ("limits", "interest")],
+)
+@pytest.mark.parametrize("word", [b"+ACK", b"", b"+TERM"])
+def test_an_ack_before_the_delivery_is_neither_recorded_nor_confirmed(
+    world: World, retention: str, policy: str, word: bytes
+) -> None:
+    """As after a crash that forgot deliveries: who acks them gets no answer, and the messages come."""
+    world.stream(retention=retention)
+    world.consumer(ack_policy=policy)
+    world.put("s.1", "s.1", "s.1")
+    (first,) = world.fetch(1)
+    assert world.client.request("$JS.ACK.S.c.1.2.2.1700000000000000000.0", word) is None
+    assert world.client.request("$JS.ACK.S.c.1.3.3.1700000000000000000.0", word) is None
+    assert world.client.request("$JS.ACK.S.c.1.9.9.1700000000000000000.0", word) is None
+    assert world.numbers() == (1, 1, 0, 0, 1, 0, 2)
+    assert seqs(world.fetch(5)) == [2, 3]
+    confirmed = world.client.request(first.reply, word)
+    assert confirmed is not None and confirmed.data == b""
+    assert world.client.request(first.reply, word) is not None, "settled is settled"
+    assert world.numbers()[2:5] == (1, 1, 2)
+
+
+def test_what_is_confirmed_is_kept_whatever_its_delivery_was_numbered(world: World) -> None:
+    """Policy `all`: a forgotten delivery's number is above or below those of the new process."""
+    world.stream()
+    world.consumer(ack_policy="all")
+    world.put(*["s.1"] * 6)
+    world.fetch(4)
+    assert world.client.request("$JS.ACK.S.c.1.2.70.1700000000000000000.0", b"+ACK") is not None
+    assert world.numbers()[2:5] == (4, 2, 2)
+    assert world.client.request("$JS.ACK.S.c.1.3.1.1700000000000000000.0", b"+ACK") is not None
+    assert world.numbers()[2:5] == (4, 3, 1)
+    world.restart()
+    assert world.numbers()[2:5] == (4, 3, 1)
+
+
+def test_a_consumer_without_acks_has_nobody_who_answers_them(world: World) -> None:
+    world.stream()
+    world.consumer(ack_policy="none")
+    world.put("s.1")
+    (first,) = world.fetch(1)
+    answer = world.client.request(first.reply or "$JS.ACK.S.c.1.1.1.1700000000000000000.0", b"+ACK")
+    assert answer is not None and answer.headers is not None and b"503" in answer.headers

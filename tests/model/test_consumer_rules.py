@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from headrace.layouts.jetstream.config import ConsumerConfig, ConsumerLimits, StreamConfig
-from headrace.streams import consumer_changes, consumer_rules
-from headrace.streams.api_types import CreateConsumerRequest
-from headrace.streams.consumer_rules import Caps
+from headrace.config.model import ConsumerConfig, ConsumerLimits, StreamConfig
+from headrace.streams.api.json_reader import read
+from headrace.streams.api.json_writer import to_json
+from headrace.streams.api.types import CreateConsumerRequest
+from headrace.streams.consumer import changes as consumer_changes
+from headrace.streams.consumer import rules as consumer_rules
+from headrace.streams.consumer.rules import Caps
 from headrace.streams.errors import ApiError
-from headrace.streams.json_reader import read
-from headrace.streams.json_writer import to_json
 from headrace.streams.limits import go_duration
 
 SECOND = 10**9

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.streams.engine import Group
+from headrace.engine.commits import Group
+from headrace.engine.ports import InlineHost
 from tests.model.test_in_batch import Server, pub
 from tests.support.memory_model import line_of
 
@@ -50,7 +53,9 @@ def test_a_lone_answer_leaves_before_the_rest_of_the_turn() -> None:
     try:
         engine, consumer = server.model.engine, server.model.account().streams["S"].consumers["c0"]
         early: list[tuple[int, int]] = []
-        engine.send_early = lambda: early.append((len(engine.exchange.take_output()), consumer.num_pending()))
+        engine.host = EarlyHost(
+            lambda: early.append((len(engine.exchange.take_output()), consumer.num_pending()))
+        )
         next_message = pub("$JS.API.CONSUMER.MSG.NEXT.S.c0", b"")
         assert server.wire.ask([pub("s.a")]) == [None]  # it went early, and here that is nowhere
         server.wire.ask([pub("s.a"), pub("s.a"), pub("s.b")])  # one run of one stream
@@ -79,17 +84,27 @@ def test_answers_that_waited_for_one_sync_leave_together() -> None:
             nonlocal sends
             sends += 1
 
-        engine.send_early = send
+        engine.host = EarlyHost(send)
         for _ in range(4):
             server.wire.send(line_of("s.a", "_INBOX.x", None, b"x"))
         assert len(groups) == 1 and len(groups[0].releases) == 1  # the first went alone, the others gather
         for expected in (1, 3):
-            groups[-1].sync()
+            groups[-1].commit()
             assert len(groups[-1].releases) == expected
             engine.released(groups[-1])
         assert sends == 1
     finally:
         server.model.close()
+
+
+class EarlyHost(InlineHost):
+    """A host whose early sends the test sees."""
+
+    def __init__(self, send: Callable[[], None]) -> None:
+        self._send = send
+
+    def send_early(self) -> None:
+        self._send()
 
 
 class Collector:

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace._core import AckRun, Ledger
+from headrace.config.model import AckPolicy
 from headrace.errors import MessageNotFound
 from headrace.layouts.base import ConsumerState
-from headrace.layouts.jetstream.config import AckPolicy
-from headrace.layouts.jetstream.consumer_ledger import state_of, take_over
-from headrace.layouts.jetstream.consumer_moves import Rules, apply_acks, apply_delivered
-from headrace.layouts.jetstream.consumer_state import encode_state, seal_state
+from headrace.layouts.jetstream.consumers.ledger import state_of, take_over
+from headrace.layouts.jetstream.consumers.moves import Rules, apply_acks, apply_delivered
+from headrace.layouts.jetstream.consumers.state import encode_state, seal_state
 
 WAIT = 1000
 STEPS = st.lists(
@@ -38,7 +38,7 @@ class Pair:
 
     def ack(self, seq: int) -> None:
         known = self.state.pending.get(seq)
-        own = known.sequence if known else self.ledger.delivered[0]
+        own = known.sequence if known else self.ledger.delivered.consumer
         before = dict(self.state.pending)
         if self.rules.ack_policy != "none":
             try:
@@ -95,7 +95,11 @@ def test_what_needs_more_than_bookkeeping_ends_the_run() -> None:
     assert ledger.apply(run, 0, 5, True) == (3, 1, [1])
     assert ledger.apply(run, 4, 5, False) == (5, 1, None)
     assert ledger.apply(run, 6, 5, True) == (7, 0, []), "never delivered"
-    assert ledger.pending_of(2) == (2, 5, 1), "progress moved its clock"
+    pending = ledger.pending_of(2)
+    assert pending is not None
+    assert (pending.consumer_seq, pending.time_ns, pending.deliveries) == (2, 5, 1), (
+        "progress moved its clock"
+    )
 
 
 def test_given_up_is_told_once_and_is_not_settled() -> None:
@@ -111,7 +115,8 @@ def test_given_up_is_told_once_and_is_not_settled() -> None:
     assert ledger.take_exceeded() == [(1, 2)]
     assert ledger.expire(3 * WAIT) == 0
     assert (ledger.take_exceeded(), ledger.take_exceeded()) == ([(2, 2)], [])
-    assert (ledger.num_pending, ledger.num_redelivered, ledger.floor) == (0, 2, (0, 0))
+    assert (ledger.num_pending, ledger.num_redelivered) == (0, 2)
+    assert (ledger.floor.consumer, ledger.floor.stream) == (0, 0)
     assert ledger.settled_among([1, 2, 3]) == []
     assert ledger.ack(1, 3) == [1]
     assert ledger.settled_among([1, 2, 3]) == [1]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from headrace.errors import DiskFault
-from headrace.layouts.jetstream import upkeep
+from headrace.layouts.jetstream.store import upkeep
 from headrace.record import Record
-from headrace.streams import origins
 from headrace.streams._kernels import Batch
 from headrace.streams.limits import ServerFacts
+from headrace.streams.sourcing import origins
 from tests.support.model import Client, Model
 
 FACTS = ServerFacts(origins=True)
@@ -189,7 +189,7 @@ def test_restart_in_the_middle(tmp_path: Path, durability: str, monkeypatch: pyt
         create(client, "M", mirror={"name": "A"})
         create(client, "S", sources=[{"name": "A", "filter_subject": "a.1"}, {"name": "A"}])
         model.run()
-        partly = model.account().streams["M"].store.log.totals()[2]
+        partly = model.account().streams["M"].store.log.last_seq
         assert 0 < partly < 50
     with opened(tmp_path, durability=durability) as model:
         assert records(model, "M") == records(model, "A")
@@ -317,7 +317,7 @@ def test_headers_with_consequences(model: Model) -> None:
     assert [each.seq for each in records(model, "S")] == [2, 3]
     assert [each.seq for each in records(model, "P")] == [1, 2, 3]
     streams = model.account().streams
-    assert [len(streams[name].ttls) for name in "MSP"] == [1, 1, 0]
+    assert [len(streams[name].expiry) for name in "MSP"] == [1, 1, 0]
     again = client.request("own", b"", b"NATS/1.0\r\nNats-Msg-Id: i\r\n\r\n")
     assert again is not None and again.json()["duplicate"]
     forged = client.request("own", b"", b"NATS/1.0\r\nNats-Stream-Source: A 9 > > a.1 x\r\n\r\n")

@@ -25,10 +25,9 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from headrace._core import Disk
-from headrace.layouts.jetstream import store as store_module
-from headrace.streams import producers
+from headrace.layouts.jetstream.store import history
 from headrace.streams.limits import ServerFacts
-from headrace.streams.snapshots import restore_in_memory
+from headrace.streams.stream import producers
 from tests.support.memory_model import ROOT, SECOND, MemoryModel, StillClock, headers_of
 from tests.support.model import Client, Letter, Model
 
@@ -364,7 +363,7 @@ def test_a_restored_stream_knows_what_its_messages_tell(tmp_path: Path) -> None:
         with Model(tmp_path / storage) as model:
             account, wanted = model.account(), replace(config, storage=storage)
             if storage == "memory":
-                account.restored(restore_in_memory(model.volume, "S", chunks, wanted))
+                account.restored(model.volume.restore("S", chunks, wanted))
             else:
                 account.restored(model.volume.restore("S", chunks, wanted, first_look=account.first_look))
             assert shown(account.streams["S"].marks) == [("a", 0, 3, [(3, 5)])]
@@ -396,13 +395,13 @@ def test_after_a_clean_stop_no_block_is_read(monkeypatch: pytest.MonkeyPatch) ->
         wire.request("S", b"x" * 40, marked("a", number))
     model.clock.now_ns += 300 * SECOND
     looked: list[str] = []
-    scan = store_module.js_scan_block
+    scan = history.js_scan_block
 
     def counted(of: Disk, path: str, *args: Any, **more: Any) -> Any:
         looked.append(path)
         return scan(of, path, *args, **more)
 
-    monkeypatch.setattr(store_module, "js_scan_block", counted)
+    monkeypatch.setattr(history, "js_scan_block", counted)
 
     def looks(found: Disk) -> int:
         looked.clear()
@@ -468,7 +467,7 @@ def test_a_checkpoint_of_version_1_is_read(wide: bool) -> None:
     ranges = [[0, 1 << 50], [(1 << 50) + 5, (1 << 50) + (1 << (33 if wide else 21))]]
     found = store.log.load(1)
     assert found is not None
-    body = json.dumps([1, store.created_ns, 1, found[1], [["a", 5, ranges]]]).encode()
+    body = json.dumps([1, store.created_ns, 1, found.time_ns, [["a", 5, ranges]]]).encode()
     disk.replace_file(SIDE_FILE, zlib.crc32(body).to_bytes(4, "little") + body)
     model, _ = opened(disk)
     stream = model.account().streams["S"]

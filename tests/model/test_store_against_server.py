@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from headrace.config.model import StreamConfig
 from headrace.errors import BadInput, NotFound, StoreFull
 from headrace.layouts.base import LogState
-from headrace.layouts.jetstream.config import StreamConfig
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from tests.support.jsapi import Api, Refused
 from tests.support.peers import NatsServer

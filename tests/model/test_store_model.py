@@ -24,10 +24,10 @@ from hypothesis.stateful import (
 from msgspec import structs
 
 from headrace._core import Batch, Disk, subject_matches
+from headrace.config.model import StreamConfig
 from headrace.errors import BadInput, EndOfStream, MessageNotFound, StoreFull
 from headrace.layouts.base import LogState, SimpleState
-from headrace.layouts.jetstream.config import StreamConfig
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
 
 T0 = 1_700_000_000_000_000_000
@@ -393,7 +393,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def read_beside_the_writer(self) -> None:
         self.store.commit()
-        beside = JetStreamVolume(ROOT, disk=self.disk, cache_bytes=2000)
+        beside = JetStreamVolume(ROOT, disk=self.disk, cache_bytes=2000, clock=lambda: self.now)
         seen = {record.seq: record.data for record in beside.open("S")}
         if not self.evicted:
             assert seen == {seq: message.data for seq, message in self.model.live.items()}

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.layouts.jetstream.config import StreamConfig
-from headrace.streams import stream_rules
-from headrace.streams.api_types import StreamConfigRequest
+from headrace.config.model import StreamConfig
+from headrace.streams.api.json_reader import read
+from headrace.streams.api.json_writer import to_json
+from headrace.streams.api.types import StreamConfigRequest
 from headrace.streams.errors import ApiError
-from headrace.streams.json_reader import read
-from headrace.streams.json_writer import to_json
+from headrace.streams.stream import rules as stream_rules
 
 SECOND = 10**9
 OTHERS = {"OTHER": StreamConfig(name="OTHER", subjects=("other.>",), allow_direct=True).filled()}

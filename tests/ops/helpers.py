@@ -23,7 +23,7 @@ def fingerprint(path: Path) -> str:
 
 def small_store(path: Path, messages: int = 300, block_bytes: int = 4096) -> Path:
     """A store of ours: one stream, several blocks, a few removed messages, a consumer."""
-    from headrace.layouts.jetstream.config import ConsumerConfig
+    from headrace.config.model import ConsumerConfig
 
     with headrace.open(str(path), mode="rw", create=True, block_bytes=block_bytes) as volume:
         orders = volume.create("ORDERS", subjects=["orders.>"])

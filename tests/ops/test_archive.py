@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,3 +278,20 @@ def test_slices_that_a_nats_streaming_server_gives_up(tmp_path: Path) -> None:
     assert messages(target) == before
     with pytest.raises(NotFound, match="no such file"):
         archive_slice(str(target), *released[0])
+
+
+def test_a_reader_beside_a_run_waits_until_its_files_have_their_names(tmp_path: Path) -> None:
+    """The manifest names files a moment before they are moved; one that never comes is reported."""
+    lake = tmp_path / "lake"
+    archive(str(small_store(tmp_path / "store")), str(lake), ALL)
+    expected, manifest = messages(lake), read_manifest(lake)
+    assert manifest is not None
+    file = lake / manifest.publishing[-1]
+    away = file.rename(tmp_path / "staged.parquet")
+    timer = threading.Timer(0.2, lambda: away.rename(file))
+    timer.start()
+    assert messages(lake) == expected
+    timer.join()
+    file.rename(away)
+    with pytest.raises(Damaged, match="interrupted"):
+        messages(lake)

@@ -12,9 +12,7 @@ import nats
 import pytest
 
 from headrace.ops.cat import Reading
-from headrace.ops.inspect import inspect
-from headrace.ops.salvage import salvage
-from headrace.ops.verify import verify
+from headrace.ops.look import inspect, salvage, verify
 from tests.ops.helpers import STREAMS
 from tests.support import vectors
 

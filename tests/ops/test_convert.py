@@ -11,17 +11,17 @@ import pytest
 import headrace
 from headrace._core import Batch
 from headrace.cli.main import run
+from headrace.config.model import ConsumerConfig
 from headrace.errors import AlreadyExists, BadInput, Damaged
 from headrace.layouts.base import ConsumerState, Log, SequencePair
-from headrace.layouts.detect import LAYOUTS
-from headrace.layouts.jetstream.config import ConsumerConfig
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from headrace.layouts.kafka.volume import KafkaVolume
+from headrace.layouts.registry import LAYOUTS
 from headrace.ops import conversion
 from headrace.ops.conversion import convert
-from headrace.ops.conversion.crew import independent
 from headrace.ops.conversion.mapping import default_log, make_mapping
+from headrace.ops.conversion.worker_pool import independent
 from headrace.record import format_kafka_headers
 from tests.support import vectors
 
@@ -229,7 +229,8 @@ def test_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(BadInput, match="--map"):
             convert(str(tmp_path / "k"), str(tmp_path / "no"), "jetstream", rules=bad)
     with pytest.raises(BadInput, match="no subject of their own"):
-        make_mapping("jetstream", "kafka", [], "{subject}")
+        make_mapping("jetstream", "kafka", [], "all.{subject}")
+    assert make_mapping("jetstream", "kafka", [], "{subject}").subject_for("S") is None, "each keeps its own"
     assert not (tmp_path / "no").exists() and not (tmp_path / "no.convert").exists()
     assert default_log("rabbitmq", "jetstream", "vh/q 1.x") == "vh_q_1_x"
     assert run(["convert", str(tmp_path / "k"), str(tmp_path / "no"), "--to", "oracle"]) == 2

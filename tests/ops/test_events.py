@@ -18,6 +18,7 @@ from headrace.ops.health import health
 from headrace.ops.health_page import page
 from headrace.testing.server import TestServer
 from tests.ops.helpers import small_store
+from tests.support.peers import NatsServer
 
 START_NS = 1_700_000_040_000_000_000  # a whole minute
 MINUTE_NS = 60_000_000_000
@@ -88,13 +89,20 @@ def test_health(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_dead_letters_of_files(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sent: list[Any] = []
+    checked: list[Any] = []
 
-    def republish(batch: Any) -> tuple[int, int]:
-        sent.extend(batch)
-        return len(batch), 0
+    class Sender:
+        def check(self, origin: str, batch: Any) -> None:
+            assert origin == "ORDERS" and not sent, "all are checked before the first is sent"
+            checked.extend(batch)
+
+        def publish(self, origin: str, batch: Any) -> tuple[int, int]:
+            sent.extend(batch)
+            return len(batch), 0
 
     with headrace.open(str(store)) as volume:
-        result = dead_letters(volume, republish=republish)
+        result = dead_letters(volume, resend=Sender())
+        assert [each.key for each in checked] == [each.key for each in sent]
         assert [(each.seq, each.deliveries, each.reason) for each in result.letters] == [
             (5, 5, "max_deliver"),
             (7, 4, "max_deliver"),
@@ -153,6 +161,35 @@ def test_dead_letters_of_a_live_server(tmp_path: Path, capsys: pytest.CaptureFix
         jobs = list(ServerVolume(access).open("JOBS"))
     assert [(each.subject, each.data) for each in jobs] == [("jobs.a", b"one"), ("jobs.b", b"two")] * 3
     assert [each.header_map["Nats-Msg-Id"][0] for each in jobs[4:]] == ["dlq:JOBS:1:2", "dlq:JOBS:2:2"]
+
+
+@pytest.mark.parametrize("version", ["headrace", "2.15.2"])
+def test_dead_letters_go_to_the_stream_that_is_meant(
+    tmp_path: Path, version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their own, the one that takes the new subject, or the named one; never a third that happens to take the subject."""
+    made = TestServer(tmp_path / "js") if version == "headrace" else NatsServer(version, tmp_path / "js")
+    with made as server, Connection(read_access(server.url)) as connection:
+        volume = ServerVolume(read_access(server.url))
+        assert run(["pipeline", "health", "--setup", server.url]) == 0
+        volume.create("JOBS", subjects=["jobs.*"])
+        sender = Publisher(connection)
+        sender.publish(headrace.batch(["jobs.a", "jobs.b"], [b"one", b"two"]))
+        body = {"stream": "JOBS", "consumer": "W", "deliveries": 3}
+        events = [json.dumps(body | {"stream_seq": seq}).encode() for seq in (1, 2)]
+        sender.publish(headrace.batch("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.JOBS.W", events))
+        sender.flush()
+        connection.api("STREAM.UPDATE.JOBS", {"name": "JOBS", "subjects": ["jobs.a"]})
+        others, retry = volume.create("OTHERS", subjects=["jobs.b"]), volume.create("RETRY", subjects=["r.>"])
+        asked = ["pipeline", "dlq", server.url]
+        assert run(asked) == 2 and "'jobs.b' is no subject of stream JOBS" in capsys.readouterr().err
+        assert volume.open("JOBS").state().messages == 2 and others.state().messages == 0
+        assert run([*asked, "--subject", "r.{subject}"]) == 2 and "name the stream" in capsys.readouterr().err
+        assert run([*asked, "--subject", "nowhere"]) == 2 and "no stream takes" in capsys.readouterr().err
+        assert run([*asked, "--subject", "r.{subject}", "--into", "RETRY"]) == 0
+        assert [each.subject for each in retry] == ["r.jobs.a", "r.jobs.b"]
+        assert run([*asked, "--subject", "jobs.b"]) == 0
+        assert others.state().messages == 2 and volume.open("JOBS").state().messages == 2
 
 
 def test_events_that_a_server_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import headrace
 from headrace.errors import BadInput
 from headrace.ops.cat import Reading, Selection
-from headrace.ops.inspect import inspect
+from headrace.ops.look import inspect
 from headrace.units import parse_time_ns
 from tests.ops.helpers import STREAMS, expected_messages, fingerprint, small_store
 from tests.support import vectors
@@ -81,7 +81,7 @@ def test_inspect_tells_eras_apart() -> None:
 
 def test_inspect_sees_packed_and_encrypted_blocks() -> None:
     vector = vectors.load("jetstream", "2.15.2")
-    packed = inspect(str(vector.folder / "store"), stream="S2").streams[0].blocks
+    packed = inspect(str(vector.folder / "store"), log="S2").streams[0].blocks
     assert [row.packed for row in packed] == [True, True, False]
     sealed = inspect(str(vector.folder / "store-encrypted"), key=vector.manifest["encrypted"]["key"]).streams[
         0

@@ -19,6 +19,7 @@ from headrace.ops.replay import DirectoryTarget, ReplayTask, replay
 from headrace.testing.server import TestServer
 from tests.ops.helpers import small_store
 from tests.support import vectors
+from tests.support.peers import NatsServer
 
 ALL = ArchiveOptions(newest=True)
 
@@ -99,6 +100,50 @@ def test_into_a_stream_twice_is_once(tmp_path: Path, lake: Path) -> None:
     assert [each.header_map.get("N") for each in copied] == [
         [str(row[0])] if row[0] % 3 == 0 else None for row in wanted
     ]
+
+
+@pytest.mark.parametrize("version", ["headrace", "2.15.2"])
+def test_into_the_named_stream_and_no_other(
+    tmp_path: Path, lake: Path, version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another stream takes the subjects: nothing is sent, in a dry run as in a real one. Mapped subjects go where they should."""
+    made = TestServer(tmp_path / "js") if version == "headrace" else NatsServer(version, tmp_path / "js")
+    with made as server:
+        volume = ServerVolume(read_access(server.url))
+        orders = volume.create("ORDERS", subjects=["orders.>"])
+        copy = volume.create("COPY", subjects=["copy.>", "orderly"])
+        asked = ["pipeline", "replay", str(lake), server.url, "--into", "COPY", "--engine", "local"]
+        for more in ((), ("--dry-run",), ("--subject", "{subject}")):
+            assert run([*asked, *more]) == 2
+            assert "is no subject of stream COPY, which takes copy.>, orderly" in capsys.readouterr().err
+        assert run([*asked, "--subject", "copy.{subject}.{stream}"]) == 0
+        assert "297 messages stored" in capsys.readouterr().out
+        assert (orders.state().messages, copy.state().messages) == (0, 297)
+        copied = list(copy)
+        assert run([*asked, "--subject", "orderly", "--application", "again"]) == 0
+        assert (orders.state().messages, copy.state().messages) == (0, 594)
+    assert [(each.subject, each.data) for each in copied] == [
+        (f"copy.{row[2]}.ORDERS", row[4]) for row in messages(lake)
+    ]
+
+
+def test_conditions_of_the_first_publish_are_not_repeated(tmp_path: Path) -> None:
+    """A message keeps the headers that it was published with; those about the stream it was published to mean nothing here."""
+    condition = "Nats-Expected-Stream: FIRST\r\nNats-Expected-Last-Sequence: {}\r\nNats-Msg-Id: {}\r\nKept: 1"
+    heads = [f"NATS/1.0\r\n{condition.format(n, n)}\r\n\r\n".encode() for n in range(3)]
+    with headrace.open(str(tmp_path / "store"), mode="rw", create=True) as volume:
+        log = volume.create("FIRST", subjects=["o"])
+        volume.commit([log.append(headrace.batch("o", [b"a", b"b", b"c"], headers=heads))])
+    with TestServer(tmp_path / "js") as server:
+        access = read_access(server.url)
+        copy = ServerVolume(access).create("COPY", subjects=["o"])
+        task = ReplayTask(str(tmp_path / "store"), (), StreamTarget(access, "COPY"), first=2)
+        assert replay(task, "COPY").stored == 2
+        found = [each.header_map for each in copy]
+    assert [each.pop("Nats-Msg-Id") for each in found] == [["replay:FIRST:2"], ["replay:FIRST:3"]]
+    for each in found:
+        assert {name for name in each if not name.startswith("Headrace-")} == {"Kept", "Nats-Expected-Stream"}
+        assert each["Nats-Expected-Stream"] == ["COPY"]
 
 
 class Clock:

@@ -10,8 +10,7 @@ import pytest
 import headrace
 from headrace.errors import AlreadyExists, BadInput, NotFound
 from headrace.layouts.base import LogState
-from headrace.ops.salvage import salvage
-from headrace.ops.verify import verify
+from headrace.ops.look import salvage, verify
 from headrace.record import Record
 from tests.ops.helpers import STREAMS, expected_messages, fingerprint, small_store
 from tests.ops.test_look import read_all
@@ -163,7 +162,7 @@ def test_the_target_must_be_free(tmp_path: Path) -> None:
 
 
 def test_a_failed_salvage_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import headrace.ops.salvage as module
+    import headrace.layouts.jetstream.recovery.salvage as module
 
     def fail(*_: object) -> None:
         raise KeyboardInterrupt

@@ -10,8 +10,8 @@ import pytest
 import headrace
 from headrace import _core
 from headrace.errors import KeyNeeded, NotFound
-from headrace.ops.plan import make_plan, run_task
-from headrace.ops.verify import verify
+from headrace.layouts.jetstream.checks.plan import make_plan
+from headrace.ops.look import verify
 from tests.ops.helpers import STREAMS, fingerprint, small_store
 from tests.support import vectors
 
@@ -190,16 +190,16 @@ def test_tasks_travel(tmp_path: Path) -> None:
     plan = make_plan(str(small_store(tmp_path / "store")))
     assert len(plan.tasks) > 3
     for task in plan.tasks:
-        assert run_task(pickle.loads(pickle.dumps(task))) == run_task(task)
+        assert pickle.loads(pickle.dumps(task)).run() == task.run()
 
 
 def test_one_stream_by_name_or_by_its_directory(jetstream_vector: vectors.Vector) -> None:
     store = str(jetstream_vector.folder / "store")
-    assert [stream.name for stream in verify(store, stream="WQ").streams] == ["WQ"]
+    assert [stream.name for stream in verify(store, log="WQ").streams] == ["WQ"]
     assert verify(f"{store}/{STREAMS}/WQ").sound
     assert verify(f"{store}/jetstream").messages == verify(store).messages
     with pytest.raises(NotFound, match=r"there are: .*ORDERS"):
-        verify(store, stream="NOPE")
+        verify(store, log="NOPE")
 
 
 def test_memory_disks_too() -> None:

@@ -120,12 +120,12 @@ class FakeView:
     def accounts(self) -> Sequence[AccountFacts]:
         return [
             AccountFacts("$G"),
-            AccountFacts("A", 1, 4, 2, Traffic(1, 10, 2, 20), has_jetstream=True),
-            AccountFacts("B", 1, 1, 0, Traffic(9, 90, 0, 0), has_jetstream=True),
-            AccountFacts("$SYS", 1, 1, 1),
+            AccountFacts("A", 1, 2, Traffic(1, 10, 2, 20), has_jetstream=True),
+            AccountFacts("B", 1, 0, Traffic(9, 90, 0, 0), has_jetstream=True),
+            AccountFacts("$SYS", 1, 1),
         ]
 
-    def jetstream(self) -> JetStreamFacts | None:
+    def jetstream(self, *, with_streams: bool = False) -> JetStreamFacts | None:
         if not self.has_jetstream:
             return None
         a = JsAccountFacts("A", AccountJetStream(), 0, 380, 6, 1, [stream("S", CONSUMERS), stream("T")])

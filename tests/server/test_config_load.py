@@ -17,7 +17,7 @@ from headrace.server.config.options import (
     UserOptions,
     WebsocketOptions,
 )
-from headrace.server.config.places import store_dir
+from headrace.server.config.places import claim, store_dirs
 from headrace.server.config.problems import ConfigError, Place
 from headrace.server.config.reload import check_reload
 from headrace.server.config.text import read_text
@@ -237,14 +237,21 @@ def test_what_does_not_fit_together(text: str, said: str) -> None:
 
 
 def test_all_problems_at_once() -> None:
-    assert refusal("foo: 1\nport: x\ncluster {}").count("server.conf:") == 3
+    assert refusal("foo: 1\nport: x\ncluster { port: 6222 }").count("server.conf:") == 3
 
 
 def test_unsupported_keys_can_be_skipped_and_are_listed() -> None:
-    text = "port: 1\ncluster { name: x }\nfoo: 1\njetstream {\n key: x\n}"
+    text = "port: 1\ncluster { name: x, port: 6222 }\nfoo: 1\njetstream {\n key: x\n}"
     found = options(text, ignore_unsupported=True)
     assert found.port == 1 and found.jetstream.enabled
     assert [line.split(": ")[0] for line in found.skipped] == [f"server.conf:{n}" for n in (5, 2, 3)]
+
+
+def test_blocks_that_would_start_nothing_are_a_warning() -> None:
+    found = options("cluster {}\nleafnodes { authorization { user: a } }\nmqtt {}\ngateway { name: x }")
+    assert [line.split(": ")[0] for line in found.warnings] == [f"server.conf:{n}" for n in (1, 4, 2, 3)]
+    for block in ("cluster { port: 1 }", "leafnodes { remotes: [] }", "mqtt { listen: 1 }", "gateway: x"):
+        assert "is not supported" in refusal(block)
 
 
 def test_a_variable_is_not_an_unknown_key() -> None:
@@ -311,13 +318,31 @@ def test_flags_lie_over_the_file(tmp_path: Path) -> None:
 
 def test_streams_never_live_in_a_temporary_folder(tmp_path: Path) -> None:
     here = {"XDG_DATA_HOME": str(tmp_path)}
-    assert store_dir(Options(), here) == tmp_path / "headrace" / "default"
-    assert store_dir(Options(server_name="a/../b"), here) == tmp_path / "headrace" / "a_.._b"
-    assert store_dir(Options(server_name=".."), here) == tmp_path / "headrace" / "default"
-    assert store_dir(Options(), {"HOME": "/people/x"}) == Path("/people/x/.local/share/headrace/default")
-    assert store_dir(resolve(Flags(store_dir="here")), {}) == Path("here")
+    assert store_dirs(Options(), here)[0] == tmp_path / "headrace" / "default"
+    assert store_dirs(Options(server_name="a/../b"), here) == [tmp_path / "headrace" / "a_.._b"]
+    assert store_dirs(Options(server_name=".."), here) == [tmp_path / "headrace" / "default"]
+    assert store_dirs(Options(), {"HOME": "/people/x"})[0] == Path("/people/x/.local/share/headrace/default")
+    assert store_dirs(resolve(Flags(store_dir="here")), {}) == [Path("here")]
     with pytest.raises(ConfigError, match="--store_dir"):
-        store_dir(Options(), {"HOME": "/"})
+        store_dirs(Options(), {"HOME": "/"})
+
+
+def test_each_port_has_its_folder_and_keeps_it(tmp_path: Path) -> None:
+    base, here = tmp_path / "headrace", {"XDG_DATA_HOME": str(tmp_path)}
+
+    def folders(port: int) -> list[str]:
+        return [path.name for path in store_dirs(Options(port=port), here)]
+
+    assert folders(4222) == ["default", "port-4222"] and folders(4224) == ["port-4224"]
+    (base / "default").mkdir(
+        parents=True
+    )  # one that a server of a version before left: whoever comes takes it
+    assert folders(4224) == ["default", "port-4224"]
+    claim(base / "default", Options(port=4224))
+    assert folders(4224) == ["default"] and folders(4222) == ["port-4222"]
+    claim(base / "default", Options())
+    assert folders(4224) == ["default"], "the first owner stays"
+    assert folders(-1)[:2] == ["any-port", "any-port-2"]
 
 
 def test_a_reload_changes_users_limits_and_certificates_only() -> None:

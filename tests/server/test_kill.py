@@ -195,3 +195,60 @@ def test_an_ephemeral_push_consumer_outlives_a_restart(tmp_path: Path, end: str)
 
     with TestServer(tmp_path / "store") as server:
         asyncio.run(run(server))
+
+
+@pytest.mark.parametrize(
+    ("retention", "policy"),
+    [
+        (RetentionPolicy.LIMITS, AckPolicy.EXPLICIT),
+        (RetentionPolicy.LIMITS, AckPolicy.ALL),
+        (RetentionPolicy.WORK_QUEUE, AckPolicy.EXPLICIT),
+        (RetentionPolicy.INTEREST, AckPolicy.EXPLICIT),
+        (RetentionPolicy.INTEREST, AckPolicy.ALL),
+    ],
+)
+def test_acks_to_the_next_process_are_kept_or_not_confirmed(
+    tmp_path: Path, retention: RetentionPolicy, policy: AckPolicy
+) -> None:
+    """Deliveries, kill, then acks of them to the process that may have forgotten them: none that was confirmed comes again."""
+
+    async def run(server: TestServer) -> None:
+        client = await connect(server)
+        js = client.jetstream()
+        await js.add_stream(StreamConfig(name="S", subjects=["s"], retention=retention))
+        config = ConsumerConfig(durable_name="c", ack_policy=policy, ack_wait=ACK_WAIT_S)
+        await js.add_consumer("S", config)
+        for _ in range(30):
+            await js.publish("s", b"x")
+        subscription = await js.pull_subscribe_bind("c", "S")
+
+        def journalled() -> list[bytes]:
+            kept = [*tmp_path.rglob("consumers.*.journal"), *tmp_path.rglob("o.dat")]
+            return [each.read_bytes() for each in kept]
+
+        before = journalled()
+        old = await subscription.fetch(10)
+        async with asyncio.timeout(10):
+            while journalled() == before:
+                await asyncio.sleep(0.02)
+        old += await subscription.fetch(10)
+        await client.close()
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+
+        client = await connect(server)
+        js = client.jetstream()
+        confirmed: set[int] = set()
+        for message in reversed(old) if policy is AckPolicy.EXPLICIT else old:
+            with contextlib.suppress(nats.errors.TimeoutError):
+                await client.request(message.reply, b"+ACK", timeout=0.3)
+                confirmed.add(message.metadata.sequence.stream)
+        await asyncio.sleep(ACK_WAIT_S + 0.2)
+        came = await drain(js, "S", "c")
+        assert not confirmed & came.keys(), f"{confirmed & came.keys()} were confirmed and came again"
+        assert confirmed | came.keys() == set(range(1, 31)), "nothing is passed over"
+        assert len(confirmed) >= 10, "what the journal knows is confirmed"
+        await client.close()
+
+    with TestServer(tmp_path / "store") as server:
+        asyncio.run(run(server))

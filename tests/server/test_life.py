@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 
 from headrace.testing import TestServer
 from tests.server.certificates import make_certificates
+from tests.support.waiting import wait_for_log, wait_until
 
 USERS = 'authorization {{ users = [ {{ user: a, password: "{password}" }} ] }}\njetstream {{ store_dir: "{store}" }}\n'
 
@@ -50,19 +51,12 @@ def test_term_tells_clients_and_ends_soon(tmp_path: Path) -> None:
 def test_lame_duck_takes_its_time(tmp_path: Path) -> None:
     config = 'lame_duck_grace_period: "1s"\nlame_duck_duration: "31s"\njetstream: enabled\n'
     server = TestServer(tmp_path / "store", config=config).start()
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"import socket,time; s=socket.create_connection(('127.0.0.1',{server.port})); time.sleep(20)",
-        ]
-    ) as silent:
-        time.sleep(0.5)
+    with socket.create_connection(("127.0.0.1", server.port)) as silent:
+        assert silent.recv(4)
         server.signal(signal.SIGUSR2)
-        time.sleep(0.5)
+        wait_for_log(server, "lame duck")
         server.signal(signal.SIGINT)  # at once after all
         assert server.wait(10) == 0
-        silent.kill()
 
 
 def test_reload_changes_users(tmp_path: Path) -> None:
@@ -82,31 +76,24 @@ def test_reload_changes_users(tmp_path: Path) -> None:
         assert asyncio.run(connects(server, "one"))
         (tmp_path / "store.headrace.conf").write_text(USERS.format(password="two", store=store))
         server.signal(signal.SIGHUP)
-        deadline = time.monotonic() + 10
-        while "Reloaded" not in server.log() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for_log(server, "Reloaded")
         assert not asyncio.run(connects(server, "one"))
         assert asyncio.run(connects(server, "two"))
         (tmp_path / "store.headrace.conf").write_text("no such { thing")
         server.signal(signal.SIGHUP)
-        time.sleep(0.5)
-        assert "Failed to reload" in server.log()
+        wait_for_log(server, "Failed to reload")
         assert asyncio.run(connects(server, "two")), "a bad configuration changes nothing"
 
 
 def test_log_file_is_opened_again(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     with TestServer(tmp_path / "store", ["-l", str(log), "-P", str(tmp_path / "pid")]) as server:
-        deadline = time.monotonic() + 10
-        while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until((tmp_path / "pid").exists)
         assert "Server is ready" in log.read_text()
         assert int((tmp_path / "pid").read_text()) == server.pid
         log.rename(tmp_path / "old.log")
         server.signal(signal.SIGUSR1)
-        deadline = time.monotonic() + 5
-        while not log.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(log.exists)
         server.stop()
         assert "Server Exiting" in log.read_text()
     assert not (tmp_path / "pid").exists()
@@ -128,6 +115,44 @@ def test_a_second_start_fails_in_one_line(tmp_path: Path) -> None:
             said = [line for line in done.stderr.splitlines() if line.startswith("headrace:")]
             assert done.returncode == 2 and len(said) == 1, done.stderr
             assert "Traceback" not in done.stderr
+
+
+class Bare(TestServer):
+    """`headrace serve -p PORT`, as somebody starts it who has read nothing."""
+
+    def _command(self) -> list[str]:
+        return [
+            sys.executable, "-m", "headrace.cli", "serve", "-a", "127.0.0.1", "-p", str(self.port),
+        ]  # fmt: skip
+
+
+def test_two_servers_on_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without flags each has a folder of its own, says which, and finds it again; an older one's is kept."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    base = tmp_path / "headrace"
+
+    async def publish(server: TestServer, count: int) -> int:
+        client = await nats.connect(server.url)
+        stream = client.jetstream()
+        await stream.add_stream(name="S", subjects=["s"])
+        for _ in range(count):
+            last = (await stream.publish("s", b"x")).seq
+        await client.close()
+        return last
+
+    with TestServer(base / "default") as old:
+        assert asyncio.run(publish(old, 3)) == 3
+    first, second = Bare(tmp_path / "first"), Bare(tmp_path / "second")
+    with first:
+        assert asyncio.run(publish(first, 1)) == 4
+        with second:
+            assert asyncio.run(publish(second, 1)) == 1
+            assert f"Streams live in {base / 'default'};" in first.log()
+            assert f"Streams live in {base / f'port-{second.port}'};" in second.log()
+    with second:
+        assert asyncio.run(publish(second, 1)) == 2, "also when the other one is not there"
+    with first:
+        assert asyncio.run(publish(first, 1)) == 5
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -177,9 +202,7 @@ def test_monitoring_of_a_live_server(tmp_path: Path) -> None:
 
     server = TestServer(tmp_path / "store", ["-m", "-1"]).start()
     with server:
-        deadline = time.monotonic() + 10
-        while "Server is ready" not in server.log() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for_log(server, "Server is ready")
         line = next(each for each in server.log().splitlines() if "Monitoring on" in each)
         server.http_port = int(line.rsplit(":", 1)[1])
         asyncio.run(fill(server))

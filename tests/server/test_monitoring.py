@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.config.model import ConsumerConfig, StreamConfig
 from headrace.errors import BadInput
-from headrace.layouts.jetstream.config import ConsumerConfig, StreamConfig
 from headrace.server.config.options import MonitorOptions
 from headrace.server.http.serve import Monitor
 from headrace.server.reports.form import short_duration, uptime

@@ -41,7 +41,7 @@ def test_nats_servers_flags_reach_the_server(
     served: list[tuple[Options, Options]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "s.conf"
-    file.write_text("ping_max: 7\ncluster {}\nwrite_deadline: 3\n")
+    file.write_text("ping_max: 7\ncluster { port: 6222 }\nwrite_deadline: 3\n")
     log = tmp_path / "s.log"
     line = (
         f"serve -p -1 -a 127.0.0.1 -m 8222 -js -sd={tmp_path} -DV --user u --pass p -n one -c {file}"

@@ -97,7 +97,7 @@ def test_logs_by_pattern_and_directories_by_glob(store: Path) -> None:
     assert len(seqs(reader(store.parent / "o*", log="OTHER"))) == 2
     with pytest.raises(NotFound, match="no directory fits"):
         reader(store.parent / "x*").partitions()
-    with pytest.raises(BadInput, match=r"no log 'NONE' in .*; there are: ORDERS, OTHER"):
+    with pytest.raises(BadInput, match=r"headrace source: .*: no log 'NONE'; there are: ORDERS, OTHER"):
         reader(store, stream="NONE").partitions()
 
 

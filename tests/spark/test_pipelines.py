@@ -18,9 +18,7 @@ from headrace.layouts.parquet.manifest import read_manifest
 from headrace.ops import parallel
 from headrace.ops.archive import ArchiveOptions
 from headrace.ops.archive import archive as archive_locally
-from headrace.ops.plan import room_at
-from headrace.ops.verify import verify as verify_alone
-from headrace.ops.volumes import verify_volume
+from headrace.ops.look import verify as verify_alone
 from headrace.spark import pipelines
 from headrace.testing.server import TestServer
 from headrace.units import parse_size
@@ -108,9 +106,7 @@ def test_verify_equals_ops(spark: Any, store: Path, tmp_path: Path) -> None:
     assert found.to_dict() == alone.to_dict() == local.to_dict()
     assert alone.damage and len(alone.streams[0].blocks) > 5
     path = str(vectors.ROOT / "nats_streaming/0.25.6/slices")
-    room = room_at(path)
-    assert room is not None
-    assert parallel.verify(path).to_dict() == verify_volume(room, path).to_dict()
+    assert parallel.verify(path).to_dict() == verify_alone(path).to_dict()
 
 
 def test_a_server_into_an_archive(spark: Any, store: Path, tmp_path: Path) -> None:

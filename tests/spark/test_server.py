@@ -127,6 +127,25 @@ def test_rows_without_an_origin_are_numbered(spark: Any, server: Any, tmp_path: 
         twins.write.format("headrace").mode("append").options(**server.options).save()
 
 
+@pytest.mark.parametrize("ids", ["rows", "none"])
+def test_a_named_stream_and_no_other(spark: Any, server: Any, ids: str) -> None:
+    """A subject of another stream: nothing is written, anywhere."""
+    volume = ServerVolume(server.access)
+    named, other = volume.create("NAMED", subjects=["named.>"]), volume.open("ORDERS")
+    before = (named.state().last_seq, other.state().last_seq)
+    rows = spark.range(20).selectExpr("concat('x', id) as data").coalesce(1)
+
+    def write(subject: str) -> None:
+        sink = rows.write.format("headrace").mode("append").options(**server.options, ids=ids, stream="NAMED")
+        sink.option("subject", subject).save()
+
+    with pytest.raises(Exception, match=r"is no subject of stream NAMED, which takes named.>"):
+        write("orders.x")
+    assert (named.state().last_seq, other.state().last_seq) == before
+    write(f"named.{ids}")
+    assert (named.state().last_seq, other.state().last_seq) == (before[0] + 20, before[1])
+
+
 def test_files_and_server_are_one_log(spark: Any, tmp_path: Path) -> None:
     with TestServer(tmp_path / "js") as server:
         access = read_access(server.url)

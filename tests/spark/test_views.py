@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.config.model import ConsumerConfig
 from headrace.errors import BadInput
 from headrace.layouts.base import Predicate
-from headrace.layouts.jetstream.config import ConsumerConfig
 from headrace.layouts.kafka.volume import KafkaVolume
-from headrace.ops.plan import room_at
-from headrace.ops.verify import verify
-from headrace.ops.volumes import verify_volume
+from headrace.ops.look import inspect, verify
 from headrace.spark.planning import Part, rows
 from headrace.spark.versions import check_java
 from tests.spark.test_layouts import STORES as OTHERS
@@ -130,10 +128,8 @@ def keys(findings: Iterable[Any]) -> set[tuple[Any, ...]]:
 def test_verify_of_sound_directories(spark: Any, layout: str) -> None:
     path = golden(layout)
     rows = view(spark, path, "verify").collect()
-    room = room_at(str(path))
-    report = verify(str(path)) if room is None else verify_volume(room, str(path)).view
-    damage = report.damage if room is None else report.all_damage
-    assert keys(each for row in rows for each in row.findings) == keys(damage)
+    report = verify(str(path))
+    assert keys(each for row in rows for each in row.findings) == keys(report.damage)
     assert all(row.ok == (not row.findings and row.problem is None) for row in rows)
     assert sum(row.messages for row in rows if row.kind in ("stream", "log")) == report.messages > 0
 
@@ -166,9 +162,7 @@ def test_verify_and_damage_tell_what_the_command_tells(spark: Any, store: Path, 
 
 def test_damage_of_kafka(spark: Any, tmp_path: Path) -> None:
     path, _ = copy_damaged(_kafka_case(), tmp_path)
-    room = room_at(str(path))
-    assert room is not None
-    expected = verify_volume(room, str(path)).view.all_damage
+    expected = verify(str(path)).damage
     assert keys(view(spark, path, "damage").collect()) == keys(expected) and expected
 
 
@@ -190,11 +184,9 @@ def test_consumers_of_other_layouts(spark: Any, tmp_path: Path) -> None:
         (row["log"], row.consumer): (row.delivered + 1, row.ack_floor, row.pending)
         for row in view(spark, path, "consumers").collect()
     }
-    room = room_at(str(path))
-    assert room is not None
-    logs = room.inspect(str(path)).logs
+    logs = inspect(str(path)).logs
     assert found == {
-        (log.name, it.name): (it.next, it.floor, it.pending) for log in logs for it in log.cursors
+        (log.name, it.name): (it.next, it.floor or 0, it.pending) for log in logs for it in log.cursors
     }
     assert found
     with headrace.open(str(tmp_path / "kafka"), "rw", create=True, layout="kafka") as volume:

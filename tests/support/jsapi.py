@@ -18,9 +18,9 @@ from typing import Any, Self, TypeVar
 import nats
 from nats.aio.client import Client
 
+from headrace.config.meta_json import Era, encode_config
+from headrace.config.model import ConsumerConfig, StreamConfig
 from headrace.layouts.base import ConsumerState
-from headrace.layouts.jetstream.config import ConsumerConfig, StreamConfig
-from headrace.layouts.jetstream.config_json import Era, encode_config
 from headrace.units import parse_time_ns
 from tests.support.peers import NatsServer
 

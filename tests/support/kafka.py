@@ -199,14 +199,14 @@ class Broker:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def create_topic(self, topic: str, **config: object) -> None:
+    def create_topic(self, topic: str, partitions: int = 1, **config: object) -> None:
         settings = [
             word
             for name, value in config.items()
             for word in ("--config", f"{name.replace('_', '.')}={value}")
         ]
         where = ("--bootstrap-server", self.address, "--create", "--topic", topic)
-        run_tool(f"{TOOLS}.TopicCommand", *where, "--partitions", "1", *settings)
+        run_tool(f"{TOOLS}.TopicCommand", *where, "--partitions", str(partitions), *settings)
 
     def consume(self, topic: str, count: int) -> list[tuple[int, str]]:
         """(offset, value as text) of the first `count` records."""
@@ -228,12 +228,14 @@ class Broker:
         found = re.findall(r"^Offset:(\d+)\t(.*)$", text, re.MULTILINE)
         return [(int(offset), value) for offset, value in found]
 
-    def produce(self, topic: str, values: Sequence[str]) -> None:
+    def produce(self, topic: str, values: Sequence[str], *, keyed: bool = False) -> None:
+        """`keyed`: values are "key<TAB>value", and the key chooses the partition."""
         where = ("--bootstrap-server", self.address, "--topic", topic)
         text = run_tool(
             f"{TOOLS}.ConsoleProducer",
             *where,
             *("--command-property", "batch.size=600"),
+            *(("--reader-property", "parse.key=true") if keyed else ()),
             feed="\n".join(values) + "\n",
         )
         if "ERROR" in text:

@@ -16,10 +16,10 @@ from headrace._core import Disk
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from headrace.streams._kernels import Exchange
 from headrace.streams.account import JsAccount
-from headrace.streams.engine import Engine
+from headrace.streams.api.service import Service
+from headrace.streams.engine import StreamEngine
 from headrace.streams.limits import AccountLimits, ServerFacts
-from headrace.streams.service import Service
-from headrace.streams.stream import Stream
+from headrace.streams.stream.stream import Stream
 from tests.support.model import Client, Letter, Model
 
 ROOT = "/store"
@@ -119,7 +119,7 @@ class MemoryModel(Model):
         clock: StillClock,
         *,
         durability: Any = "sync",
-        engine_class: Callable[..., Engine] = Engine,
+        engine_class: Callable[..., StreamEngine] = StreamEngine,
     ) -> None:
         self.volume = JetStreamVolume(
             ROOT,

@@ -19,10 +19,10 @@ from typing import Any, Self
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from headrace.streams._kernels import Exchange
 from headrace.streams.account import JsAccount
-from headrace.streams.engine import Engine
+from headrace.streams.api.service import Service
+from headrace.streams.engine import StreamEngine
 from headrace.streams.limits import AccountLimits, ServerFacts
-from headrace.streams.service import Service
-from headrace.streams.stream import Stream
+from headrace.streams.stream.stream import Stream
 
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"echo":true,"headers":true,"no_responders":true}\r\n'
 TURNS_MAX = 1000
@@ -80,6 +80,9 @@ class Client:
         self._count += 1
         inbox = f"_INBOX.{self._count}"
         self.publish(subject, data, inbox, headers)
+        if ".DIRECT.GET." in subject:  # sent in slices, one per turn
+            while (due := self.model.engine.timers.next_ns()) is not None and due <= self.model.engine.now():
+                self.model.run()
         found = [letter for letter in self._inbox if letter.subject == inbox]
         self._inbox = [letter for letter in self._inbox if letter.subject != inbox]
         return found
@@ -140,7 +143,7 @@ class Model:
         )
         self.exchange = Exchange(1 << 20, 4096, 0, 7)
         self._ahead_ns = 0
-        self.engine = Engine(
+        self.engine = StreamEngine(
             self.exchange, self.volume, clock=clock, now=lambda: time.monotonic_ns() + self._ahead_ns
         )
         self.facts = facts or ServerFacts()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +66,45 @@ class Cli:
             text=True,
             env=self._environment,
         )
+
+    def beside(self, *words: str) -> Beside:
+        """The same for commands that go on: what they print is waited for."""
+        return Beside(self.start(*words))
+
+
+class Beside:
+    """A command that runs beside the test, and what it has printed so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process, self._lines = process, list[str]()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.append(line)
+
+    @property
+    def told(self) -> str:
+        return "".join(self._lines)
+
+    def until(self, text: str, again: Callable[[], object] = lambda: None) -> str:
+        """Wait until it has printed the text; `again` is done before each look. Returns all it has printed."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            again()
+            wait_until = time.monotonic() + 1
+            while time.monotonic() < wait_until:
+                if text in self.told:
+                    return self.told
+                time.sleep(0.02)
+            assert time.monotonic() < deadline, f"no {text!r} in {self.told!r}"
+
+    def __enter__(self) -> Beside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()

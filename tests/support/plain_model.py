@@ -115,6 +115,7 @@ class PlainStream:
         self.discard, self.max_age, self.window = discard, max_age, window
         self.live: dict[int, Message] = {}
         self.last = 0
+        self.was_purged = False
         self.ids: dict[str, tuple[int, int]] = {}
         self.consumers: dict[str, PlainConsumer] = {}
 
@@ -125,7 +126,7 @@ class PlainStream:
         return min(self.live, default=self.last + 1)
 
     def state(self) -> dict[str, int]:
-        first = self.first if self.last else 0
+        first = self.first if self.last or self.was_purged else 0
         holes = self.last - first + 1 - len(self.live) if self.live else 0
         size = sum(message.size for message in self.live.values())
         return {
@@ -190,6 +191,7 @@ class PlainStream:
             consumer.expire(now)
 
     def purge(self, subject: str, below: int, keep: int) -> int:
+        self.was_purged = self.was_purged or not (subject or below or keep)
         matching = self.on_subject(subject) if subject else sorted(self.live)
         gone = [seq for seq in matching if not below or seq < below]
         gone = gone[: max(len(gone) - keep, 0)]

@@ -152,6 +152,18 @@ def _short(text: str) -> bytes:
     return bytes((len(data),)) + data
 
 
+def string_table(fields: dict[str, str | int]) -> bytes:
+    """Arguments of a queue, encoded."""
+    made = b""
+    for name, value in fields.items():
+        text = value.encode() if isinstance(value, str) else b""
+        typed = (
+            b"I" + struct.pack(">i", value) if isinstance(value, int) else b"S" + struct.pack(">I", len(text))
+        )
+        made += _short(name) + typed + text
+    return made
+
+
 class Client:
     """Synchronous AMQP 0-9-1 over one channel, publisher confirms on."""
 

@@ -9,7 +9,6 @@ from typing import Self
 from tests.support.model import CONNECT, Letter
 
 ANSWER_S = 5.0
-QUIET_S = 0.05
 
 
 class RawClient:
@@ -20,9 +19,7 @@ class RawClient:
         self._pending = b""
         self._line()
         self._count = 0
-        self.patience_s = ANSWER_S
-        self.wait_for_all = False
-        """Whether more than one answer may come: then a moment of silence is the end."""
+        self.timeout_s = ANSWER_S
         self._socket.sendall(CONNECT)
         self.subscribe("_INBOX.>")
 
@@ -51,15 +48,15 @@ class RawClient:
         self._count += 1
         inbox = f"_INBOX.{self._count}"
         self.publish(subject, data, inbox, headers)
+        # Direct gets of many messages end with a status; everything else has one answer.
+        many = ".DIRECT.GET." in subject and (b'"batch"' in data or b'"multi_last"' in data)
         found: list[Letter] = []
-        while True:
-            letter = self.next(QUIET_S if found else self.patience_s)
-            if letter is None:
-                return found
+        while (letter := self.next(self.timeout_s)) is not None:
             if letter.subject == inbox:
                 found.append(letter)
-                if not self.wait_for_all:
-                    return found
+                if not many or (letter.headers or b"").startswith(b"NATS/1.0 "):
+                    break
+        return found
 
     def next(self, wait_s: float) -> Letter | None:
         """The next message, if one comes in that time."""

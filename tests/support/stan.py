@@ -20,7 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.layouts.nats_streaming.protos import put_varint, split_fields
+from headrace.layouts.nats_streaming.protos import split_fields
+from headrace.layouts.varint import put_uvarint
 from tests.support.peers import PeerFailed, find_peer, free_port
 
 VERSION = "0.25.6"
@@ -30,14 +31,19 @@ FIRST, SEQUENCE = 4, 3
 
 
 def proto(fields: dict[int, int | bytes | str]) -> bytes:
-    out = b""
+    out = bytearray()
     for number, value in sorted(fields.items()):
+        if not value:
+            continue
         if isinstance(value, int):
-            out += put_varint(number << 3) + put_varint(value) if value else b""
-        elif value:
+            put_uvarint(out, number << 3)
+            put_uvarint(out, value)
+        else:
             raw = value.encode() if isinstance(value, str) else value
-            out += put_varint(number << 3 | 2) + put_varint(len(raw)) + raw
-    return out
+            put_uvarint(out, number << 3 | 2)
+            put_uvarint(out, len(raw))
+            out += raw
+    return bytes(out)
 
 
 class StreamingServer:

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.layouts.base import ConsumerStore, LogState
-from headrace.layouts.jetstream.config import ConsumerConfig, StreamConfig
-from headrace.layouts.jetstream.config_json import Era, lost_in
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.config.meta_json import Era, lost_in
+from headrace.config.model import ConsumerConfig, StreamConfig
+from headrace.layouts.base import LogState
+from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
+from headrace.layouts.stream_store import ConsumerStore
 from headrace.units import parse_time_ns
 from tests.support.jsapi import Api, complaints, position_of
 from tests.support.peers import NatsServer

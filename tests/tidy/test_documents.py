@@ -21,7 +21,7 @@ def documents() -> list[Path]:
     ]
 
 
-def rooms() -> list[str]:
+def packages() -> list[str]:
     """Folders with source in src/headrace and rust/, as ARCHITECTURE.md must name them."""
     found: set[str] = set()
     for path in [*tree.python_files(), *tree.rust_files()]:
@@ -37,18 +37,33 @@ def rooms() -> list[str]:
     return sorted(found)
 
 
-def test_architecture_names_every_room() -> None:
+def test_architecture_names_every_package() -> None:
     text = (tree.ROOT / "ARCHITECTURE.md").read_text()
     block = "\n".join(re.findall(r"```(?:text)?\n(.*?)```", text, re.DOTALL))
-    missing = [room for room in rooms() if not re.search(rf"(?<!\w){re.escape(room)}/", block)]
+    missing = [name for name in packages() if not re.search(rf"(?<!\w){re.escape(name)}/", block)]
     assert not missing, f"the tree in ARCHITECTURE.md does not show {', '.join(missing)}"
 
 
-def test_architecture_names_no_room_that_is_gone() -> None:
+def test_architecture_names_no_file_that_is_gone() -> None:
     text = (tree.ROOT / "ARCHITECTURE.md").read_text()
     named = re.findall(r"`((?:src|rust|tests|docs|scripts|vectors|bench)/[\w./-]*)`", text)
     gone = [name for name in named if not (tree.ROOT / name).exists()]
     assert not gone, f"ARCHITECTURE.md speaks of {', '.join(gone)}, which is not there"
+
+
+def test_files_and_functions_that_documents_name_are_there() -> None:
+    """`path/to/file.py:name` in ARCHITECTURE.md and CONTRIBUTING.md: a function, class or method of that file."""
+    wrong: list[str] = []
+    for document in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
+        named = re.findall(r"`((?:src|rust)/[\w./-]+?)(?::(\w+))?`", (tree.ROOT / document).read_text())
+        assert named, document
+        for path, name in named:
+            file = tree.ROOT / path
+            if not file.exists():
+                wrong.append(f"{document}: {path} is not there")
+            elif name and not re.search(rf"\b(?:def|class|fn|struct) {name}\b", file.read_text()):
+                wrong.append(f"{document}: {path} has no {name}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_promise_is_held_by_a_test_or_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Who may import whom. The floors are import-linter's; doors to foreign packages and to the core are here."""
+"""Who may import whom. The layers are import-linter's; who imports foreign packages and the core is here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.tidy import tree
 
-# A foreign package has one door. Everything else is free to all rooms or not a dependency at all.
-DOORS = {
+# A foreign package is imported in one place. Everything else is free to all or not a dependency at all.
+IMPORTED_BY = {
     "pyspark": ("headrace.spark", "pyspark_headrace"),
     "pandas": ("headrace.spark",),
     "deltalake": ("headrace.ops.lake",),
@@ -28,17 +28,17 @@ DOORS = {
     "cryptography": ("headrace.nkeys",),
     "websockets": ("headrace.server.nats",),
 }
-NOT_LOADED_BY_FRONT_DOOR = (
+NOT_LOADED_AT_FIRST = (
     *("pyspark", "pandas", "pyarrow", "numpy", "typer", "click", "rich", "pytest"),
     *("headrace.cli", "headrace.server", "headrace.spark", "headrace.testing"),
 )
 
 
-def inside(module: str, rooms: tuple[str, ...]) -> bool:
-    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+def inside(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
 
 
-def test_floors() -> None:
+def test_layers() -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--config", "pyproject.toml", "--no-cache"],
         cwd=tree.ROOT,
@@ -49,12 +49,12 @@ def test_floors() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_foreign_package_has_one_door() -> None:
+def test_each_foreign_package_is_imported_in_one_place() -> None:
     wrong = [
-        f"{tree.short(path)}:{found.line}: {found.top} belongs to {' and '.join(DOORS[found.top])}"
+        f"{tree.short(path)}:{found.line}: {found.top} belongs to {' and '.join(IMPORTED_BY[found.top])}"
         for path in tree.python_files()
         for found in tree.imports(path)
-        if found.top in DOORS and not inside(tree.module_name(path), DOORS[found.top])
+        if found.top in IMPORTED_BY and not inside(tree.module_name(path), IMPORTED_BY[found.top])
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -68,37 +68,55 @@ def test_layouts_do_not_know_each_other() -> None:
         for found in tree.imports(path):
             for reached in found.reached():
                 other = reached.split(".")
-                is_room = len(other) > 2 and (tree.SRC / "headrace" / "layouts" / other[2]).is_dir()
-                if other[:2] == own[:2] and is_room and other[2] != own[2]:
+                is_product = len(other) > 2 and (tree.SRC / "headrace" / "layouts" / other[2]).is_dir()
+                if other[:2] == own[:2] and is_product and other[2] != own[2]:
                     wrong.append(f"{tree.short(path)}:{found.line}: {own[2]} imports {other[2]}")
-    assert not [line for line in wrong if "layouts/detect.py" not in line], "\n".join(wrong)
+    assert not [line for line in wrong if "layouts/registry.py" not in line], "\n".join(wrong)
 
 
-def room_of(module: str) -> str:
-    """The room a module lives in; each layout is a room, and so is each module of the package's root."""
+def test_only_the_registry_names_a_product() -> None:
+    """What differs between products is a method or an attribute of the storage interface."""
+    products = {path.name for path in (tree.SRC / "headrace" / "layouts").iterdir() if path.is_dir()}
+    above = ("headrace.ops", "headrace.spark", "headrace.cli", "headrace.client", "headrace.testing")
+    wrong: list[str] = []
+    for path in tree.python_files():
+        module = tree.module_name(path)
+        if module != "headrace" and not inside(module, above):
+            continue
+        for found in tree.imports(path):
+            parts = [reached.split(".") for reached in found.reached()]
+            if any(part[:2] == ["headrace", "layouts"] and set(part[2:3]) & products for part in parts):
+                wrong.append(f"{tree.short(path)}:{found.line}: imports {found.module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def package_of(module: str) -> str:
+    """The package that a module belongs to; each layout is one, and so is each module of the root."""
     parts = module.split(".")
     depth = 3 if parts[:2] == ["headrace", "layouts"] and len(parts) > 3 else 2
     return ".".join(parts[:depth])
 
 
-def test_each_room_reaches_the_core_through_one_module() -> None:
-    """`Batch` and `Disk` are the waist's own types; kernels are called from one place per room."""
-    doors: dict[str, set[str]] = defaultdict(set)
+def test_each_package_reaches_the_core_through_one_module() -> None:
+    """`Batch` and `Disk` are types of the storage interface; kernels are called from one place per package."""
+    callers: dict[str, set[str]] = defaultdict(set)
     for path in tree.python_files():
         module = tree.module_name(path)
         for found in tree.imports(path):
             kernels = set(found.names) - {"Batch", "Disk", "DiskFile"}
             if found.module == "headrace._core" and kernels:
-                doors[room_of(module)].add(module)
+                callers[package_of(module)].add(module)
             if found.module == "headrace" and "_core" in found.names:
-                doors[room_of(module)].add(module)
-    wrong = [f"{room}: {', '.join(sorted(modules))}" for room, modules in doors.items() if len(modules) > 1]
+                callers[package_of(module)].add(module)
+    wrong = [
+        f"{package}: {', '.join(sorted(modules))}" for package, modules in callers.items() if len(modules) > 1
+    ]
     assert not wrong, "more than one module reaches headrace._core in " + "; ".join(wrong)
 
 
 def test_import_headrace_is_light() -> None:
     program = (
-        f"import sys, headrace\nprint([name for name in {NOT_LOADED_BY_FRONT_DOOR!r} if name in sys.modules])"
+        f"import sys, headrace\nprint([name for name in {NOT_LOADED_AT_FIRST!r} if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tree.ROOT / "tests", capture_output=True, text=True, timeout=60

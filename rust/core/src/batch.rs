@@ -1,4 +1,4 @@
-//! `Batch`, the currency of the waist: n messages over one shared buffer, immutable.
+//! `Batch`, what passes through the storage interface: n messages over one shared buffer, immutable.
 //!
 //! ```text
 //!   buffer   | ... orders.new | hdr | {"id":1} ... orders.new | {"id":2} ... |
@@ -7,11 +7,12 @@
 //! A slice shares both; a selection shares the buffer. A span may be null (key, headers, data): null
 //! is not empty. A record that was read from a block points straight into the block's bytes.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::hash::HashKey;
-use crate::subjects::Filter;
+use crate::subjects::{Filter, Matcher};
 
 /// A piece of the batch's buffer, or null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +149,17 @@ impl Batch {
         Batch::new(self.buffer.clone(), kept.map(|(entry, _)| *entry).collect(), self.codec)
     }
 
+    /// One batch for each part: the messages whose origin it is, in their order. The list has one origin per message.
+    pub fn split(&self, origins: &[u32], parts: usize) -> Vec<Batch> {
+        let mut found = vec![Vec::new(); parts];
+        for (entry, origin) in self.entries().iter().zip(origins) {
+            if let Some(entries) = found.get_mut(*origin as usize) {
+                entries.push(*entry);
+            }
+        }
+        found.into_iter().map(|entries| Batch::new(self.buffer.clone(), entries, self.codec)).collect()
+    }
+
     /// The messages inside all bounds (half-open) and on one of the subjects, if any are given.
     pub fn filtered(
         &self,
@@ -164,13 +176,14 @@ impl Batch {
                 && until.is_none_or(|until| entry.time < until)
         };
         let mut memo: (&[u8], bool) = (b"", false);
+        let matcher = Matcher::new(filters);
         let mut on_subject = |entry: &Entry| {
             if filters.is_empty() {
                 return true;
             }
             let subject = self.bytes(entry.subject);
             if subject != memo.0 || subject.is_empty() {
-                memo = (subject, filters.iter().any(|filter| filter.matches(subject)));
+                memo = (subject, matcher.matches(subject));
             }
             memo.1
         };
@@ -212,6 +225,20 @@ impl Batch {
         let numbered = self.entries().iter().zip(positions);
         let entries = numbered.map(|(entry, position)| Entry { position, ..*entry }).collect();
         Batch::new(self.buffer.clone(), entries, self.codec)
+    }
+
+    /// Every subject once, in the order in which they come.
+    pub fn subjects(&self) -> Vec<&[u8]> {
+        let (mut known, mut found) = (HashSet::new(), Vec::new());
+        let mut before: &[u8] = b"";
+        for entry in self.entries() {
+            let subject = self.bytes(entry.subject);
+            if (subject != before || found.is_empty()) && known.insert(subject) {
+                found.push(subject);
+            }
+            before = subject;
+        }
+        found
     }
 
     /// A hash of what each message says: subject, headers, data; null is not empty.

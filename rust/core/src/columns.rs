@@ -2,7 +2,8 @@
 //! wraps them. Strings must be UTF-8; what is not is replaced, never refused.
 //!
 //! ```text
-//! fixed      values (i64)
+//! positions  values (i64)
+//! times      validity (bits; empty = all valid) | values (i64); null where a message has no time (0 in a batch)
 //! bytes      validity (bits; empty = all valid) | offsets (i32, n+1) | bytes
 //! headers    map<string, list<string>>:
 //!            validity | map offsets | name offsets | name bytes | list offsets | value offsets | value bytes
@@ -97,8 +98,8 @@ impl Columns {
             match column {
                 Column::Position(out) => fixed(out, entries, |entry| entry.position as i64),
                 // Whole microseconds, rounded down: Spark's and Arrow's timestamp here.
-                Column::TimeUs(out) => fixed(out, entries, |entry| entry.time.div_euclid(1000)),
-                Column::TimeNs(out) => fixed(out, entries, |entry| entry.time),
+                Column::TimeUs(out) => fixed(out, entries, |entry| time_or_none(entry.time, 1000)),
+                Column::TimeNs(out) => fixed(out, entries, |entry| time_or_none(entry.time, 1)),
                 Column::Subject(out) => subjects(out, buffer, entries)?,
                 Column::Key(out) => out.push(buffer, entries, |entry| entry.key)?,
                 Column::RawHeaders(out) => out.push(buffer, entries, |entry| entry.headers)?,
@@ -111,7 +112,8 @@ impl Columns {
 
     pub fn finish(self) -> Vec<Vec<Vec<u8>>> {
         let one = |column| match column {
-            Column::Position(out) | Column::TimeUs(out) | Column::TimeNs(out) => vec![out],
+            Column::Position(out) => vec![out],
+            Column::TimeUs(out) | Column::TimeNs(out) => with_nulls(out),
             Column::Subject(out) => vec![Vec::new(), out.offsets, out.bytes],
             Column::Key(out) | Column::RawHeaders(out) | Column::Data(out) => {
                 vec![out.validity.finish(), out.values.offsets, out.values.bytes]
@@ -120,6 +122,29 @@ impl Columns {
         };
         self.columns.into_iter().map(one).collect()
     }
+}
+
+/// Stands for "no time" while a column is made: no time in whole units is that small.
+const NO_TIME: i64 = i64::MIN;
+
+fn time_or_none(time: i64, unit: i64) -> i64 {
+    if time == 0 { NO_TIME } else { time.div_euclid(unit).max(NO_TIME + 1) }
+}
+
+/// Validity and values; no validity where every message has a time.
+fn with_nulls(mut values: Vec<u8>) -> Vec<Vec<u8>> {
+    let none = NO_TIME.to_le_bytes();
+    let mut validity = Validity::default();
+    if values.chunks_exact(8).any(|value| value == none) {
+        for value in values.chunks_exact_mut(8) {
+            let there = value != none;
+            validity.push(there);
+            if !there {
+                value.fill(0);
+            }
+        }
+    }
+    vec![validity.finish(), values]
 }
 
 fn fixed(out: &mut Vec<u8>, entries: &[Entry], value: impl Fn(&Entry) -> i64) {

@@ -12,6 +12,8 @@
 
 use minlz::s2;
 
+use crate::layouts::search::Credit;
+
 const STREAM_ID: &[u8] = b"\xff\x06\x00\x00S2sTwO";
 const SNAPPY_ID: &[u8] = b"\xff\x06\x00\x00sNaPpY";
 const HEADER_BYTES: usize = 4;
@@ -22,6 +24,10 @@ const TYPE_SKIPPABLE_MIN: u8 = 0x80;
 const TYPE_STREAM_ID: u8 = 0xff;
 /// The largest block that the format allows.
 const BLOCK_BYTES_MAX: usize = 4 << 20;
+/// A search opens every chunk that costs no more than this.
+const SMALL: u64 = 128 << 10;
+/// How many chunks that do not open may stand between a damaged one and the sound one that confirms its length.
+const UNSOUND_IN_A_ROW_MAX: usize = 64;
 /// What we write. A chunk is what one flipped bit costs, so it is small.
 const BLOCK_BYTES: usize = 64 << 10;
 
@@ -53,6 +59,11 @@ fn masked_crc(bytes: &[u8]) -> u32 {
 /// S2 readers take Snappy streams as well.
 fn is_identifier(input: &[u8]) -> bool {
     input.starts_with(STREAM_ID) || input.starts_with(SNAPPY_ID)
+}
+
+/// Where a stream begins in these bytes.
+pub fn s2_identifier(bytes: &[u8]) -> Option<usize> {
+    memchr::memmem::find(bytes, STREAM_ID)
 }
 
 #[derive(Clone, Copy)]
@@ -167,12 +178,11 @@ pub fn s2_stated_len(input: &[u8]) -> Option<usize> {
     Some(sum)
 }
 
-/// Always `expected_len` bytes (the caller bounds it: that much is allocated). Each chunk that cannot be decoded is zeros of its own length, so the
+/// `expected_len` bytes, or more (up to `max_len`) where the chunks hold more: the expectation may be damaged, too. Each chunk that cannot be decoded is zeros of its own length, so the
 /// others stay at their offsets; all that was not as it should be is listed.
-pub fn s2_decompress_stream_tolerant(input: &[u8], expected_len: usize) -> (Vec<u8>, Vec<BadChunk>) {
-    let mut walk = Walk { input, expected_len, good_len: 0, pieces: Vec::new(), budget: 0 };
-    // False candidates are rare and mostly end at their first bytes; this bounds the hostile ones.
-    walk.budget = (input.len() + expected_len).saturating_mul(64).saturating_add(16 << 20);
+pub fn s2_decompress_stream_tolerant(input: &[u8], expected_len: usize, max_len: usize) -> (Vec<u8>, Vec<BadChunk>) {
+    let credit = Credit::new((input.len() + expected_len) as u64);
+    let mut walk = Walk { input, max_len, good_len: 0, pieces: Vec::new(), credit };
     walk.run();
     lay_out(walk.pieces, walk.good_len, expected_len)
 }
@@ -193,10 +203,10 @@ enum Content {
 
 struct Walk<'a> {
     input: &'a [u8],
-    expected_len: usize,
+    max_len: usize,
     good_len: usize,
     pieces: Vec<Piece>,
-    budget: usize,
+    credit: Credit,
 }
 
 impl Walk<'_> {
@@ -245,18 +255,18 @@ impl Walk<'_> {
             return (STREAM_ID.len(), Content::Repaired(Vec::new(), "bad stream identifier"));
         }
         match framed {
-            Some((header, end)) if header.kind >= TYPE_SKIPPABLE_MIN && self.plausible(end) => {
+            Some((header, end)) if header.kind >= TYPE_SKIPPABLE_MIN && self.leads_on(end) => {
                 let identifier = header.kind == TYPE_STREAM_ID;
                 let damaged = Content::Repaired(Vec::new(), "bad stream identifier");
                 (end, if identifier { damaged } else { Content::Sound(Vec::new()) })
             }
-            Some((_, end)) if self.plausible(end) => (end, Content::Lost(claim, lost)),
+            Some((_, end)) if self.leads_on(end) => (end, Content::Lost(claim, lost)),
             _ => (self.resync(at + 1), Content::Lost(None, lost)),
         }
     }
 
     fn open(&self, header: Header, at: usize, end: usize) -> Result<Vec<u8>, Refused> {
-        open_chunk(header, &self.input[at + HEADER_BYTES..end], self.expected_len - self.good_len)
+        open_chunk(header, &self.input[at + HEADER_BYTES..end], self.max_len - self.good_len)
     }
 
     /// Whether a chunk may begin here (or the stream end).
@@ -267,38 +277,77 @@ impl Walk<'_> {
             })
     }
 
-    /// A sound data chunk, after one bit of the header was inverted.
-    fn repair(&mut self, header: Header, at: usize) -> Option<(usize, Vec<u8>)> {
-        (0..u32::BITS).find_map(|bit| self.sound(Header::from_word(header.word() ^ (1 << bit)), at))
+    /// Whether the chunks from here on lead to a sound one, or to the end. The length of a chunk that does not open may
+    /// be what is damaged, and compressed bytes look like a header often enough: a length is believed, and what it
+    /// covers is passed over, only where it leads to something that cannot be chance.
+    fn leads_on(&mut self, mut at: usize) -> bool {
+        for _ in 0..UNSOUND_IN_A_ROW_MAX {
+            if at == self.input.len() || is_identifier(&self.input[at..]) {
+                return true;
+            }
+            let Some(header) = Header::at(self.input, at) else { return false };
+            if let Some((end, cost)) = self.cost(header, at) {
+                if !self.credit.spend(cost) {
+                    return false;
+                }
+                if self.open(header, at, end).is_ok() {
+                    return true;
+                }
+            }
+            if self.repair(header, at).is_some() {
+                return true;
+            }
+            match header.end(self.input, at) {
+                Some(end) if self.plausible(at) => at = end,
+                _ => return false,
+            }
+        }
+        false
     }
 
-    fn sound(&mut self, header: Header, at: usize) -> Option<(usize, Vec<u8>)> {
+    /// A sound data chunk, after one bit of the header was inverted.
+    fn repair(&mut self, header: Header, at: usize) -> Option<(usize, Vec<u8>)> {
+        (0..u32::BITS).find_map(|bit| {
+            let header = Header::from_word(header.word() ^ (1 << bit));
+            let (end, cost) = self.cost(header, at)?;
+            (self.plausible(end) && self.credit.spend_on_repair(cost)).then_some(())?;
+            Some((end, self.open(header, at, end).ok()?))
+        })
+    }
+
+    /// Where a data chunk would end, and what it costs to find out whether it is one.
+    fn cost(&self, header: Header, at: usize) -> Option<(usize, u64)> {
         let end = header.end(self.input, at).filter(|_| header.is_data())?;
         let size = header.claim(&self.input[at + HEADER_BYTES..end])?;
-        if !self.plausible(end) {
-            return None;
-        }
-        self.budget = self.budget.checked_sub(header.len + size)?;
-        Some((end, self.open(header, at, end).ok()?))
+        Some((end, (header.len + size) as u64))
+    }
+
+    /// Compressed bytes look like chunks now and then. A large one is opened only where another follows it, or where it
+    /// states a size that writers use: behind it another damaged header may stand.
+    fn sound(&mut self, at: usize) -> bool {
+        let Some(header) = Header::at(self.input, at) else { return false };
+        let Some((end, cost)) = self.cost(header, at) else { return false };
+        let whole_block = (cost as usize - header.len).is_power_of_two();
+        let followed = end == self.input.len()
+            || is_identifier(&self.input[end..])
+            || Header::at(self.input, end).is_some_and(|next| next.is_data() && next.end(self.input, end).is_some());
+        self.credit.advance(at as u64);
+        (followed || whole_block || cost <= SMALL) && self.credit.spend(cost) && self.open(header, at, end).is_ok()
     }
 
     /// The next place from `at` on where a sound data chunk begins, or the end.
     fn resync(&mut self, at: usize) -> usize {
-        let candidates = at..self.input.len();
-        candidates
-            .into_iter()
-            .find(|at| Header::at(self.input, *at).is_some_and(|header| self.sound(header, *at).is_some()))
-            .unwrap_or(self.input.len())
+        (at..self.input.len()).find(|at| self.sound(*at)).unwrap_or(self.input.len())
     }
 }
 
 /// Puts the pieces at their offsets. The sizes of the lost ones add up to what is missing; what a damaged
 /// chunk says about its own size is believed only as far as it fits.
 fn lay_out(pieces: Vec<Piece>, good_len: usize, expected_len: usize) -> (Vec<u8>, Vec<BadChunk>) {
-    let mut missing = expected_len - good_len;
     let lost = pieces.iter().filter(|piece| matches!(piece.content, Content::Lost(..))).count();
     let claims = |piece: &Piece| if let Content::Lost(claim, _) = piece.content { claim.unwrap_or(0) } else { 0 };
     let claimed: usize = pieces.iter().map(claims).sum();
+    let mut missing = expected_len.saturating_sub(good_len);
     // The chunks that state no size share what the others leave; they come in order, so the first gets it.
     let mut unclaimed = missing.saturating_sub(claimed);
     let mut left = lost;
@@ -329,7 +378,7 @@ fn lay_out(pieces: Vec<Piece>, good_len: usize, expected_len: usize) -> (Vec<u8>
     }
     if missing > 0 {
         let out_offset = out.len();
-        out.resize(expected_len, 0);
+        out.resize(out_offset + missing, 0);
         let what = "the stream ends too early";
         bad.push(BadChunk { in_offset: input_end, in_len: 0, out_offset, out_len: missing, what });
     }

@@ -5,6 +5,7 @@ pub mod admit;
 pub mod batch;
 pub mod client;
 pub mod columns;
+pub mod commit;
 pub mod compress;
 pub mod crypt;
 pub mod disk;
@@ -13,6 +14,7 @@ pub mod from_columns;
 pub mod hash;
 pub mod layouts;
 pub mod ledger;
+pub mod merge;
 #[cfg(target_os = "linux")]
 pub mod net;
 pub mod recast;

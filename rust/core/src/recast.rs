@@ -146,6 +146,31 @@ pub enum Carry {
     Key,
 }
 
+/// Stands for a message's own subject in the text that all messages get.
+const OWN: &[u8] = b"{subject}";
+
+/// What a message's subject becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject<'a> {
+    /// Stays as it is.
+    Own,
+    /// The same for all messages.
+    Fixed(&'a [u8]),
+    /// The own one between two texts.
+    Within(&'a [u8], &'a [u8]),
+}
+
+impl<'a> Subject<'a> {
+    /// `copy`, `copy.{subject}`; none: each keeps its own.
+    pub fn parse(text: Option<&'a [u8]>) -> Subject<'a> {
+        let Some(text) = text else { return Subject::Own };
+        match memchr::memmem::find(text, OWN) {
+            None => Subject::Fixed(text),
+            Some(at) => Subject::Within(&text[..at], &text[at + OWN.len()..]),
+        }
+    }
+}
+
 /// How messages are to look afterwards.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules<'a> {
@@ -153,9 +178,8 @@ pub struct Rules<'a> {
     /// The target has a place for keys, and one for the difference between an empty and no body.
     pub keys: bool,
     pub nulls: bool,
-    /// The subject of all messages; None leaves each its own.
-    pub subject: Option<&'a [u8]>,
-    /// A subject that was carried in a header becomes the subject again, whatever the rule says.
+    pub subject: Subject<'a>,
+    /// A subject that was carried in a header becomes the subject again, and no fixed one takes its place.
     pub restore: bool,
     pub carry: Carry,
     /// The subject that needs no carrying: the log's name says it already.
@@ -171,11 +195,21 @@ pub struct Rules<'a> {
 /// The same messages with the headers of another broker. Control records and placeholders are left out.
 pub fn recast(batch: &Batch, rules: &Rules<'_>) -> Result<Batch, TooLarge> {
     let mut builder = BatchBuilder::with_capacity(batch.len(), batch.payload_bytes() as usize, rules.to);
-    let mut block = Vec::new();
+    let (mut block, mut text) = (Vec::new(), Vec::new());
     for entry in batch.entries().iter().filter(|entry| entry.flags & (flags::CONTROL | flags::PLACEHOLDER) == 0) {
         let plain = Plain::of(batch, entry);
         let own: &[u8] = &plain.subject;
-        let mut subject = rules.subject.filter(|_| !(rules.restore && plain.carried)).unwrap_or(own);
+        let mut subject = match rules.subject {
+            Subject::Fixed(fixed) if !(rules.restore && plain.carried) => fixed,
+            Subject::Own | Subject::Fixed(_) => own,
+            Subject::Within(before, after) => {
+                text.clear();
+                for part in [before, own, after] {
+                    text.extend_from_slice(part);
+                }
+                &text
+            }
+        };
         if subject.len() > rules.subject_max {
             subject = rules.usual;
         }

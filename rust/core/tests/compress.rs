@@ -53,7 +53,7 @@ fn blocks_of_the_real_server_decompress() {
         assert_eq!(bytes.len(), size);
         assert_eq!(s2_stated_len(&stream), Some(size));
         assert!(bytes.windows(16).any(|window| window == b"compressible tex"));
-        let (tolerant, bad) = s2_decompress_stream_tolerant(&stream, size);
+        let (tolerant, bad) = s2_decompress_stream_tolerant(&stream, size, size);
         assert!(tolerant == bytes && bad.is_empty(), "{bad:?}");
         assert_eq!(s2_decompress_stream(&stream, size - 1), Err(S2Error::TooLarge { max: size - 1 }));
     }
@@ -66,7 +66,7 @@ fn each_flipped_bit_of_a_real_block_is_noticed_or_harmless() {
     for bit in 0..stream.len() * 8 {
         let mut damaged = stream.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        let (bytes, bad) = s2_decompress_stream_tolerant(&damaged, size);
+        let (bytes, bad) = s2_decompress_stream_tolerant(&damaged, size, size);
         assert_eq!(bytes.len(), size);
         assert!(!bad.is_empty(), "bit {bit} went unnoticed");
         assert!(bytes == original || bytes.iter().all(|byte| *byte == 0), "bit {bit} gave wrong bytes");
@@ -87,7 +87,7 @@ fn a_flipped_bit_costs_one_chunk_of_many() {
         for bit in (0..64).chain((64..40_000).step_by(4999)) {
             let mut damaged = stream.clone();
             damaged[start + bit / 8] ^= 1 << (bit % 8);
-            let (bytes, bad) = s2_decompress_stream_tolerant(&damaged, original.len());
+            let (bytes, bad) = s2_decompress_stream_tolerant(&damaged, original.len(), original.len());
             assert_eq!(bad.len(), 1, "chunk {number} bit {bit}: {bad:?}");
             if bit < 64 {
                 assert!(bytes == original && bad[0].out_len == 0, "chunk {number} bit {bit}: not repaired, {bad:?}");
@@ -110,7 +110,7 @@ fn overwritten_headers_cost_their_chunks_only() {
     let mut damaged = stream.clone();
     damaged[offsets[3]..offsets[3] + 6].copy_from_slice(b"\x42garbl");
     damaged[offsets[9] + 100..offsets[9] + 900].fill(0xee);
-    let (bytes, bad) = s2_decompress_stream_tolerant(&damaged, original.len());
+    let (bytes, bad) = s2_decompress_stream_tolerant(&damaged, original.len(), original.len());
     let lost: Vec<_> = bad.iter().map(|bad| (bad.out_offset, bad.out_len)).collect();
     assert_eq!(lost, [(2 << 16, 1 << 16), (8 << 16, 1 << 16)], "{bad:?}");
     for (number, (ours, theirs)) in bytes.chunks(1 << 16).zip(original.chunks(1 << 16)).enumerate() {
@@ -123,12 +123,12 @@ fn a_cut_stream_keeps_its_sound_front() {
     let original = sample(300_000);
     let stream = s2_compress_stream(&original);
     let offsets = chunks(&stream);
-    let (bytes, bad) = s2_decompress_stream_tolerant(&stream[..offsets[4] + 50], original.len());
+    let (bytes, bad) = s2_decompress_stream_tolerant(&stream[..offsets[4] + 50], original.len(), original.len());
     assert_eq!(bytes[..3 << 16], original[..3 << 16]);
     assert_eq!((bad[0].out_offset, bad[0].out_len), (3 << 16, original.len() - (3 << 16)));
-    let (bytes, bad) = s2_decompress_stream_tolerant(&stream[..offsets[4]], original.len());
+    let (bytes, bad) = s2_decompress_stream_tolerant(&stream[..offsets[4]], original.len(), original.len());
     assert_eq!((bytes.len(), bad.len(), bad[0].what), (original.len(), 1, "the stream ends too early"));
-    let (nothing, bad) = s2_decompress_stream_tolerant(&[], 10);
+    let (nothing, bad) = s2_decompress_stream_tolerant(&[], 10, 10);
     assert_eq!((nothing, bad.len()), (vec![0; 10], 1));
 }
 
@@ -138,7 +138,7 @@ fn padding_index_and_second_identifier_are_skipped() {
     let skippable = b"\xfe\x03\x00\x00pad\x99\x02\x00\x00ix";
     let joined = [&stream[..], skippable, &stream[..]].concat();
     assert_eq!(s2_decompress_stream(&joined, 99).unwrap(), b"hello hello hello hellohello hello hello hello");
-    let (bytes, bad) = s2_decompress_stream_tolerant(&joined, 46);
+    let (bytes, bad) = s2_decompress_stream_tolerant(&joined, 46, 46);
     assert!(bytes.ends_with(b"hello hello") && bad.is_empty(), "{bad:?}");
     assert!(s2_decompress_stream(b"\x00\x00\x00\x00", 9).is_err());
     assert!(s2_decompress_stream(&[&stream[..], b"\x02\x00\x00\x00"].concat(), 99).is_err());
@@ -165,7 +165,7 @@ proptest! {
         }
         let _ = s2_decompress_stream(&bytes, 1 << 20);
         let _ = s2_stated_len(&bytes);
-        prop_assert_eq!(s2_decompress_stream_tolerant(&bytes, expected).0.len(), expected);
+        prop_assert_eq!(s2_decompress_stream_tolerant(&bytes, expected, expected).0.len(), expected);
     }
 
     #[test]
@@ -176,7 +176,7 @@ proptest! {
             let at = at % stream.len();
             stream[at] ^= byte;
         }
-        let (bytes, bad) = s2_decompress_stream_tolerant(&stream, original.len());
+        let (bytes, bad) = s2_decompress_stream_tolerant(&stream, original.len(), original.len());
         prop_assert_eq!(bytes.len(), original.len());
         let mut sound = original.clone();
         for bad in &bad {

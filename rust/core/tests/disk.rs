@@ -93,7 +93,7 @@ fn contract(disk: &dyn Disk, base: &str) {
 #[test]
 fn all_disks_keep_the_contract() {
     let scratch = Scratch::new("contract");
-    contract(&RealDisk, &scratch.0.display().to_string());
+    contract(&RealDisk::default(), &scratch.0.display().to_string());
     for base in ["/data", "data"] {
         let memory = MemoryDisk::new();
         memory.create_dir_all(base).unwrap();
@@ -106,8 +106,8 @@ fn all_disks_keep_the_contract() {
 fn real_files_are_private() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new("modes");
-    RealDisk.create_dir_all(&scratch.path("d/e")).unwrap();
-    RealDisk.open(&scratch.path("d/f"), OpenMode::Write).unwrap();
+    RealDisk::default().create_dir_all(&scratch.path("d/e")).unwrap();
+    RealDisk::default().open(&scratch.path("d/f"), OpenMode::Write).unwrap();
     let mode = |below: &str| std::fs::metadata(scratch.path(below)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("d"), mode("d/e"), mode("d/f")), (0o700, 0o700, 0o600));
 }
@@ -127,10 +127,10 @@ fn a_tree_is_copied_both_ways() {
     std::fs::write(scratch.path("in/a/one"), vec![7u8; 3_000_000]).unwrap();
     std::fs::write(scratch.path("in/a/b/two"), b"").unwrap();
     let memory = MemoryDisk::new();
-    copy_tree(&RealDisk, &scratch.path("in"), &memory, "/store/x").unwrap();
+    copy_tree(&RealDisk::default(), &scratch.path("in"), &memory, "/store/x").unwrap();
     let durable = memory.crash(0, Keep::None);
     assert_eq!(durable.read("/store/x/a/one", 1 << 30).unwrap(), vec![7u8; 3_000_000]);
-    copy_tree(&durable, "/store/x", &RealDisk, &scratch.path("out")).unwrap();
+    copy_tree(&durable, "/store/x", &RealDisk::default(), &scratch.path("out")).unwrap();
     assert_eq!(std::fs::read(scratch.path("out/a/one")).unwrap().len(), 3_000_000);
     assert!(std::fs::read(scratch.path("out/a/b/two")).unwrap().is_empty());
 }
@@ -382,4 +382,16 @@ fn a_full_disk_refuses_growth_and_allows_removal() {
     for errno in ["ENOSPC", "EDQUOT", "EIO", "EROFS"] {
         assert_eq!(FaultErrno::from_name(errno).unwrap().name(), errno);
     }
+}
+
+/// What works on one file only knows that file, and no directory around it.
+#[test]
+fn a_root_may_be_a_file() {
+    let scratch = Scratch::new("file-root");
+    let file = scratch.path("1.blk");
+    std::fs::write(&file, b"record").unwrap();
+    let disk = RealDisk::below(&file);
+    assert_eq!(disk.read(&file, 100).unwrap(), b"record");
+    assert_eq!(disk.open(&file, OpenMode::Read).unwrap().read_at(0, 6).unwrap(), b"record");
+    assert!(!disk.entry(&file).unwrap().unwrap().is_dir);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headrace_core::exchange::{Exchange, Fed, Letter, Manners, Permissions, Rule};
+use headrace_core::exchange::{ConnectFlags, Exchange, Fed, MessageRef, Permissions, Rule};
 use headrace_core::wire::nats::Limits;
 use proptest::prelude::*;
 
@@ -105,9 +105,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn manners(who: usize) -> Manners {
+fn flags(who: usize) -> ConnectFlags {
     let old = who == OLD;
-    Manners { verbose: old, pedantic: false, echo: who != QUIET, headers: !old, no_responders: !old }
+    ConnectFlags { verbose: old, pedantic: false, echo: who != QUIET, headers: !old, no_responders: !old }
 }
 
 fn permissions(who: usize) -> Option<Permissions> {
@@ -148,7 +148,7 @@ impl Pair {
     fn connect(&mut self, who: usize) -> u32 {
         let slot = self.exchange.open(self.account, true);
         assert_eq!(self.exchange.feed(slot, b"CONNECT {}\r\n"), Fed::Asking);
-        self.exchange.accept(slot, self.account, manners(who), permissions(who));
+        self.exchange.accept(slot, self.account, flags(who), permissions(who));
         assert_eq!(self.exchange.feed(slot, b""), Fed::Fine);
         self.exchange.take_output();
         slot
@@ -183,7 +183,7 @@ impl Pair {
 
     fn expect_said(&mut self, who: usize, error: Option<String>) {
         let said = std::mem::take(&mut self.received()[who].1);
-        let ok = error.is_none() && manners(who).verbose;
+        let ok = error.is_none() && flags(who).verbose;
         assert_eq!(said, error.into_iter().chain(ok.then(|| "+OK".to_string())).collect::<Vec<_>>());
     }
 
@@ -204,8 +204,8 @@ impl Pair {
             }
             Step::Pub { who, subject, reply, headers } => self.publish(who, &subject, reply.as_deref(), headers),
             Step::Server { subject } => {
-                let letter = Letter { subject: subject.as_bytes(), reply: None, headers: None, payload: b"own" };
-                let count = self.exchange.publish(self.account, &letter);
+                let message = MessageRef { subject: subject.as_bytes(), reply: None, headers: None, payload: b"own" };
+                let count = self.exchange.publish(self.account, &message);
                 let received = self.received();
                 assert_eq!(received.iter().map(|(messages, _)| messages.len()).sum::<usize>(), count);
                 self.check_delivery(None, &subject, received, |_| (format!("MSG {subject} 3"), "own".to_string()));
@@ -254,7 +254,7 @@ impl Pair {
         }
         let mut received = self.received();
         let said = std::mem::take(&mut received[who].1);
-        assert_eq!(said, if manners(who).verbose { vec!["+OK"] } else { vec![] });
+        assert_eq!(said, if flags(who).verbose { vec!["+OK"] } else { vec![] });
         let nobody =
             received.iter().all(|(messages, _)| messages.iter().all(|(_, _, body)| body.starts_with("NATS/1.0 503")));
         if nobody {
@@ -283,7 +283,7 @@ impl Pair {
         let waits =
             |sub: &&mut Sub| reply.is_some_and(|reply| sub.who == who && matches(&sub.filter, reply) && told_on(reply));
         let told: Vec<&mut Sub> = self.subs.iter_mut().filter(waits).collect();
-        if !manners(who).no_responders || told.is_empty() {
+        if !flags(who).no_responders || told.is_empty() {
             return assert!(got.is_empty(), "{got:?}");
         }
         let [(sid, named, body)] = got else { panic!("told {} times", got.len()) };
@@ -313,7 +313,7 @@ impl Pair {
         let mut plain: BTreeSet<(usize, String)> = BTreeSet::new();
         let mut groups: BTreeMap<&str, BTreeSet<(usize, String)>> = BTreeMap::new();
         for sub in &self.subs {
-            let echo = from != Some(sub.who) || manners(sub.who).echo;
+            let echo = from != Some(sub.who) || flags(sub.who).echo;
             let denied = sub.who == LIMITED && denied_at_delivery(subject);
             if matches(&sub.filter, subject) && echo && !denied {
                 let member = (sub.who, sub.sid.clone());

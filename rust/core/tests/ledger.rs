@@ -73,9 +73,9 @@ impl Model {
                 }
             }
             AckPolicy::All => {
-                let valid = seq <= self.delivered.1 && consumer_seq <= self.delivered.0;
-                if valid && consumer_seq > self.floor.0 && seq > self.floor.1 {
-                    self.floor = (consumer_seq, seq);
+                // The stream sequence decides, whatever number its delivery had.
+                if seq > self.floor.1 && seq <= self.delivered.1 {
+                    self.floor = (consumer_seq.clamp(self.floor.0, self.delivered.0), seq);
                     self.pending.retain(|s, _| *s > seq);
                     self.given_up.retain(|s, _| *s > seq);
                     self.queue.retain(|s| *s > seq);

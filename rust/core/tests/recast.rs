@@ -1,7 +1,7 @@
 //! Through any broker's headers and back, a message says the same; random bytes never panic.
 
 use headrace_core::batch::{Batch, BatchBuilder, HeaderCodec, Message, flags};
-use headrace_core::recast::{Carry, Digest, Plain, Rules, parts, recast};
+use headrace_core::recast::{Carry, Digest, Plain, Rules, Subject, parts, recast};
 use proptest::prelude::*;
 
 const ALL: u8 = parts::POSITION | parts::TIME | parts::KEY | parts::HEADERS | parts::SUBJECT | parts::NULL;
@@ -12,7 +12,7 @@ fn rules(to: HeaderCodec) -> Rules<'static> {
         to,
         keys,
         nulls: to == HeaderCodec::Kafka,
-        subject: Some(b"fixed"),
+        subject: Subject::Fixed(b"fixed"),
         restore: true,
         carry: Carry::Header,
         usual: b"\xffusual",
@@ -152,4 +152,20 @@ fn control_records_are_no_messages() {
     let batch = builder.finish();
     assert_eq!(recast(&batch, &rules(HeaderCodec::Nats)).unwrap().len(), 1);
     assert_eq!(digest(&batch, ALL).0, 1);
+}
+
+#[test]
+fn subjects_that_hold_the_own_one() {
+    assert_eq!(Subject::parse(None), Subject::Own);
+    assert_eq!(Subject::parse(Some(b"copy")), Subject::Fixed(b"copy"));
+    let within = Subject::parse(Some(b"copy.{subject}.x"));
+    assert_eq!(within, Subject::Within(b"copy.", b".x"));
+    let given: Vec<Given> = ["a", "b.c"].iter().map(|text| (text.as_bytes().to_vec(), None, None, vec![])).collect();
+    let there = recast(&kafka(&given), &rules(HeaderCodec::Nats)).unwrap();
+    // A subject that was carried in a header is the own one.
+    for batch in [&kafka(&given), &there] {
+        let made = recast(batch, &Rules { subject: within, ..rules(HeaderCodec::Nats) }).unwrap();
+        let subjects: Vec<&[u8]> = made.entries().iter().map(|entry| made.bytes(entry.subject)).collect();
+        assert_eq!(subjects, [&b"copy.a.x"[..], b"copy.b.c.x"]);
+    }
 }

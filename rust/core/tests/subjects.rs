@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use headrace_core::subjects::{Filter, SubjectTree, matches, overlap, valid_filter, valid_literal};
+use headrace_core::subjects::{
+    Filter, PatternSet, STEPS_MAX, SubjectTree, TooManySteps, first_pair, matches, overlap, valid_filter, valid_literal,
+};
 use proptest::prelude::*;
 
 /// The rule, token by token, with no thought of speed.
@@ -240,4 +242,53 @@ fn a_million_subjects() {
     for (n, subject) in subjects.iter().enumerate() {
         assert_eq!(tree.get(subject.as_bytes()).is_some(), n % 2 == 1);
     }
+}
+
+/// A few tokens, so that many pairs overlap.
+fn pattern() -> impl Strategy<Value = String> {
+    "(a|b|\\*)(\\.(a|b|c|\\*)){0,3}(\\.>)?"
+}
+
+proptest! {
+    #[test]
+    fn pattern_sets_find_what_pairs_do(patterns in prop::collection::vec(pattern(), 0..20), asked in pattern(), gone in 0usize..20) {
+        let mut set = PatternSet::default();
+        let bytes: Vec<&[u8]> = patterns.iter().map(String::as_bytes).collect();
+        for (label, pattern) in bytes.iter().enumerate() {
+            set.insert(pattern, label as u64);
+        }
+        let there = |without: Option<usize>| -> Vec<u64> {
+            let touching = (0..bytes.len()).filter(|at| Some(*at) != without && overlap(bytes[*at], asked.as_bytes()));
+            touching.map(|at| at as u64).collect()
+        };
+        let found = |set: &PatternSet| {
+            let mut labels = Vec::new();
+            set.overlaps(asked.as_bytes(), &mut STEPS_MAX.clone(), |label| { labels.push(label); true }).unwrap();
+            labels.sort_unstable();
+            labels
+        };
+        prop_assert_eq!(found(&set), there(None));
+        if gone < bytes.len() {
+            prop_assert!(set.remove(bytes[gone], gone as u64));
+            prop_assert!(!set.remove(bytes[gone], gone as u64));
+            prop_assert_eq!(found(&set), there(Some(gone)));
+            prop_assert_eq!(set.len(), bytes.len() - 1);
+            let lowest = set.first_overlap(asked.as_bytes(), None, &mut STEPS_MAX.clone()).unwrap();
+            prop_assert_eq!(lowest, there(Some(gone)).first().copied());
+        }
+        let pairs = (0..bytes.len()).flat_map(|later| (0..later).map(move |earlier| (earlier, later)));
+        let expected = pairs.into_iter().find(|(earlier, later)| overlap(bytes[*earlier], bytes[*later]));
+        prop_assert_eq!(first_pair(&bytes).unwrap(), expected);
+    }
+}
+
+#[test]
+fn many_patterns_are_compared_in_no_time_and_too_many_wildcards_are_refused() {
+    let plain: Vec<String> = (0..60_000).map(|n| format!("w.*.{n}")).collect();
+    let bytes: Vec<&[u8]> = plain.iter().map(String::as_bytes).collect();
+    assert_eq!(first_pair(&bytes), Ok(None));
+    // Every `*.n` has to look at every `n.x` there is.
+    let hostile: Vec<String> = (0..20_000).flat_map(|n| [format!("{n}.x"), format!("*.{n}")]).collect();
+    let bytes: Vec<&[u8]> = hostile.iter().map(String::as_bytes).collect();
+    assert_eq!(first_pair(&bytes), Err(TooManySteps));
 }

@@ -3,7 +3,7 @@
 //! The bytes of an input also choose the cuts and who is next, so that one saved input repeats everything.
 
 use headrace_core::exchange::runs::{Item, kind};
-use headrace_core::exchange::{Exchange, Fed, Listener, Manners, Permissions, Rule};
+use headrace_core::exchange::{ConnectFlags, Exchange, Fed, Listener, Permissions, Rule};
 use headrace_core::hash::HashKey;
 use headrace_core::wire::nats::{self, Limits, Op};
 
@@ -60,7 +60,7 @@ fn operations(input: &[u8], ends: &[usize]) -> Vec<String> {
     found
 }
 
-/// Several clients send the input, each cut elsewhere, to an exchange on which rooms listen as in a server.
+/// Several clients send the input, each cut elsewhere, to an exchange with listeners as in a server.
 pub fn drive_exchange(input: &[u8]) {
     let mut random = random_of(input);
     let mut exchange = Exchange::new(LIMITS, 40, random.next());
@@ -88,7 +88,7 @@ pub fn drive_exchange(input: &[u8]) {
         clients[who].1 = end;
         while fed == Fed::Asking {
             let bits = random.next();
-            let manners = Manners {
+            let flags = ConnectFlags {
                 verbose: bits & 1 != 0,
                 pedantic: bits & 2 != 0,
                 echo: bits & 4 != 0,
@@ -96,7 +96,7 @@ pub fn drive_exchange(input: &[u8]) {
                 no_responders: bits & 16 != 0,
             };
             let permissions = (bits & 32 != 0).then(some_permissions);
-            exchange.accept(slot, if bits & 0xc0 == 0 { other } else { account }, manners, permissions);
+            exchange.accept(slot, if bits & 0xc0 == 0 { other } else { account }, flags, permissions);
             fed = exchange.feed(slot, b"");
         }
         let held = exchange.unread_bytes(slot);

@@ -128,7 +128,7 @@ fn decode_archive(input: &[u8]) {
 
 fn decompress(input: &[u8]) {
     let _ = compress::s2_decompress_stream(input, 1 << 20);
-    let (plain, bad) = compress::s2_decompress_stream_tolerant(input, 4096);
+    let (plain, bad) = compress::s2_decompress_stream_tolerant(input, 4096, 4096);
     assert!(bad.iter().all(|chunk| chunk.in_offset + chunk.in_len <= input.len()));
     assert!(plain.len() <= (1 << 20) + input.len() * 256);
 }

@@ -9,6 +9,7 @@ use crate::batch::Batch;
 use crate::errors::bad_input;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Judged>()?;
     module.add_class::<Plan>()?;
     module.add_class::<Producers>()?;
     module.add_class::<Window>()
@@ -108,6 +109,14 @@ impl Window {
     }
 }
 
+/// What becomes of a producer's numbers; `first` and `last` of those that are fresh.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct Judged {
+    pub verdict: &'static str,
+    pub first: u64,
+    pub last: u64,
+}
+
 #[pyclass(module = "headrace._core")]
 pub struct Producers(pub core::Producers);
 
@@ -139,13 +148,14 @@ impl Producers {
         self.0.changes
     }
 
-    fn judge(&self, name: Option<&[u8]>, numbers: Option<&[u8]>) -> (&'static str, u64, u64) {
+    fn judge(&self, name: Option<&[u8]>, numbers: Option<&[u8]>) -> Judged {
+        let refused = |verdict| Judged { verdict, first: 0, last: 0 };
         match self.0.judge(name, numbers) {
-            core::Judged::Fresh(first, last) => ("fresh", first, last),
-            core::Judged::Done => ("done", 0, 0),
-            core::Judged::Malformed => ("malformed", 0, 0),
-            core::Judged::NoRoom => ("room", 0, 0),
-            core::Judged::TooManyProducers => ("producers", 0, 0),
+            core::Judged::Fresh(first, last) => Judged { verdict: "fresh", first, last },
+            core::Judged::Done => refused("done"),
+            core::Judged::Malformed => refused("malformed"),
+            core::Judged::NoRoom => refused("room"),
+            core::Judged::TooManyProducers => refused("producers"),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use headrace_core::admit::value_of;
 use headrace_core::batch::{self as core, BatchBuilder, Entry, HeaderCodec, Message, flags};
 use headrace_core::columns;
 use headrace_core::subjects::Filter;
@@ -68,6 +69,11 @@ pub fn record<'py>(py: Python<'py>, batch: &core::Batch, entry: &Entry) -> PyRes
         entry.flags,
         batch.codec().name(),
     );
+    record_of(py, fields)
+}
+
+/// A `Record` of its first fields, in their order.
+pub fn record_of<'py>(py: Python<'py>, fields: impl pyo3::call::PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
     record_class(py)?.call1(fields)
 }
 
@@ -180,6 +186,13 @@ impl Batch {
         record(py, &self.0, &self.0.entries()[at as usize])
     }
 
+    fn with_header<'py>(&self, py: Python<'py>, name: &[u8]) -> Vec<(u64, i64, Bound<'py, PyBytes>)> {
+        // A header that is not there is an empty span.
+        let found = |entry: &Entry| value_of(self.0.bytes(entry.headers), name);
+        let entries = self.0.entries().iter();
+        entries.filter_map(|e| found(e).map(|value| (e.position, e.time, PyBytes::new(py, value)))).collect()
+    }
+
     fn slice(&self, start: usize, stop: usize) -> Batch {
         Batch(self.0.slice(start..stop.max(start)))
     }
@@ -213,6 +226,10 @@ impl Batch {
         }
         let words = positions.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
         Ok(Batch(self.0.renumbered(words)))
+    }
+
+    fn subjects<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.0.subjects().into_iter().map(|subject| PyBytes::new(py, subject)).collect()
     }
 
     fn content_hashes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
@@ -262,7 +279,20 @@ impl Batch {
     }
 
     fn __repr__(&self) -> String {
-        let placeholders = self.0.entries().iter().filter(|e| e.flags & flags::PLACEHOLDER != 0).count();
-        format!("<Batch of {} messages, {placeholders} placeholders>", self.0.len())
+        let entries = self.0.entries();
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
+            return "<Batch: empty>".to_owned();
+        };
+        let plural = if entries.len() == 1 { "" } else { "s" };
+        let placeholders = match entries.iter().filter(|e| e.flags & flags::PLACEHOLDER != 0).count() {
+            0 => String::new(),
+            count => format!(", {count} of them placeholders"),
+        };
+        // Without positions (not stored yet) all of them are 0.
+        let positions = match last.position {
+            0 => String::new(),
+            last => format!(", positions {}..{last}", first.position),
+        };
+        format!("<Batch: {} message{plural}{positions}, {} bytes{placeholders}>", entries.len(), self.0.payload_bytes())
     }
 }

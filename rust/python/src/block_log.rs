@@ -2,40 +2,29 @@
 //! messages runs without the GIL.
 
 use std::collections::HashMap;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 use headrace_core::crypt::{Cipher, Seed};
 use headrace_core::hash::HashKey;
 use headrace_core::layouts::jetstream::index_db::IndexDb;
 use headrace_core::layouts::jetstream::log::{self, AppendRules, LogError};
-use headrace_core::layouts::jetstream::query::{Found, ReadLimits};
+use headrace_core::layouts::jetstream::query::ReadLimits;
 use headrace_core::layouts::jetstream::remove::FrontLimits;
 use headrace_core::subjects::Filter;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString};
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::batch::{Batch, text};
+use crate::commit::CommitHandle;
 use crate::disk::Disk;
-use crate::errors::{bad_input, damaged, disk_error, raise};
+use crate::errors::{bad_input, disk_error, log_error};
 use crate::held::held;
+use crate::log_results::{
+    Appended, BlockFinding, BlockLogState, BlockSummary, OpenedBlock, Removed, Tombstones, found_record,
+};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<BlockLog>()
-}
-
-pub fn log_error(error: LogError) -> PyErr {
-    match error {
-        LogError::Disk(error) => disk_error(error),
-        LogError::Poisoned(_) => raise("StorePoisoned", error.to_string()),
-        LogError::TooLarge { .. } | LogError::SubjectTooLong(_) | LogError::NotAbove { .. } => {
-            bad_input(error.to_string())
-        }
-        LogError::NoWriter => raise("ReadOnly", error.to_string()),
-        LogError::NoBlock(_) => raise("NotFound", error.to_string()),
-        LogError::Unsound(problem) => {
-            damaged("Damaged", "index.db", 0, &problem, "counts that add up", "it is rebuilt from the blocks")
-        }
-    }
 }
 
 pub type CipherTuple = (String, Vec<u8>, Vec<u8>);
@@ -46,22 +35,12 @@ pub fn cipher_key((cipher, seed, nonce): CipherTuple) -> PyResult<Seed> {
     Ok(Seed { cipher, seed, nonce })
 }
 
-type FoundTuple<'py> = (u64, i64, Bound<'py, PyString>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
-
-fn found_tuple<'py>(py: Python<'py>, found: &Found) -> FoundTuple<'py> {
-    let headers = found.headers.as_ref().map(|headers| PyBytes::new(py, headers));
-    (found.sequence, found.time, text(py, &found.subject), headers, PyBytes::new(py, &found.data))
-}
-
 fn filters_of(filters: &[String]) -> Vec<Filter> {
     filters.iter().map(|filter| Filter::new(filter.as_bytes())).collect()
 }
 
-type FindingTuple = (u64, &'static str, u64, u64, Option<u64>, Option<u64>, String);
-type BlockTuple = (u64, u64, u64, u64, u64, u64, i64, i64, u64);
-
 #[pyclass(frozen, module = "headrace._core")]
-pub struct BlockLog(log::BlockLog);
+pub struct BlockLog(Arc<log::BlockLog>);
 
 impl BlockLog {
     pub fn core(&self) -> &log::BlockLog {
@@ -77,21 +56,22 @@ impl BlockLog {
 impl BlockLog {
     #[new]
     fn new(disk: &Disk, directory: &str, guard_directory: &str, stream: &str, cache_bytes: usize) -> BlockLog {
-        BlockLog(log::BlockLog::new(disk.inner(), directory, guard_directory, stream.as_bytes(), cache_bytes))
+        let log = log::BlockLog::new(disk.inner(), directory, guard_directory, stream.as_bytes(), cache_bytes);
+        BlockLog(Arc::new(log))
     }
 
     #[allow(clippy::type_complexity)] // one tuple per block
-    fn open_by_scan<'py>(
+    fn open_by_scan(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         numbers: Vec<u64>,
         ciphers: HashMap<u64, CipherTuple>,
         threads: usize,
-    ) -> PyResult<(Vec<(u64, u64, u64, Bound<'py, PyBytes>)>, u64, u64)> {
+    ) -> PyResult<(Vec<OpenedBlock>, u64, u64)> {
         let keys: PyResult<HashMap<u64, Seed>> = ciphers.into_iter().map(|(n, c)| Ok((n, cipher_key(c)?))).collect();
         let keys = keys?;
         let report = py.detach(|| self.0.open_by_scan(&numbers, &keys, threads)).map_err(log_error)?;
-        let blocks = report.blocks.iter().map(|(n, len, tail, hash)| (*n, *len, *tail, PyBytes::new(py, hash)));
+        let blocks = report.blocks.into_iter().map(OpenedBlock);
         Ok((blocks.collect(), report.last, report.highest_plausible))
     }
 
@@ -127,7 +107,7 @@ impl BlockLog {
         self.0.end_writer()
     }
 
-    #[allow(clippy::type_complexity, clippy::too_many_arguments)] // small tuples, no objects: this is the hot call
+    #[allow(clippy::too_many_arguments)] // one call per batch, each value once
     fn append(
         &self,
         py: Python<'_>,
@@ -137,10 +117,9 @@ impl BlockLog {
         keep_positions: bool,
         block_bytes_max: usize,
         per_subject_max: u64,
-    ) -> PyResult<(usize, u64, u64, u64, u64, i64, u64, u64)> {
+    ) -> PyResult<Appended> {
         let rules = AppendRules { now: now_ns, keep_positions, block_bytes_max, per_subject_max };
-        let done = py.detach(|| self.0.append(&batch.0, start, &rules)).map_err(log_error)?;
-        Ok((done.stored, done.first, done.next, done.bytes, done.mark, done.time, done.trimmed, done.trimmed_bytes))
+        py.detach(|| self.0.append(&batch.0, start, &rules)).map(Appended::from).map_err(log_error)
     }
 
     fn skip(&self, py: Python<'_>, to: u64, now_ns: i64) -> PyResult<u64> {
@@ -151,10 +130,14 @@ impl BlockLog {
         py.detach(|| self.0.write_tombstones(&entries)).map_err(log_error)
     }
 
-    #[allow(clippy::type_complexity)]
-    fn remove(&self, py: Python<'_>, sequences: Vec<u64>) -> PyResult<(Vec<(u64, i64, u64)>, u64)> {
+    fn remove(&self, py: Python<'_>, sequences: Vec<u64>) -> PyResult<Removed> {
         let (removed, mark) = py.detach(|| self.0.remove(&sequences)).map_err(log_error)?;
-        Ok((removed.iter().map(|r| (r.sequence, r.time, r.bytes)).collect(), mark))
+        Ok(Removed {
+            messages: removed.len(),
+            bytes: removed.iter().map(|each| each.bytes).sum(),
+            first: removed.first().map_or(0, |each| each.sequence),
+            mark,
+        })
     }
 
     fn evict_front(
@@ -230,8 +213,9 @@ impl BlockLog {
         py.detach(|| self.0.replaced(number, file_len)).map_err(log_error)
     }
 
-    fn tombstones_of(&self, py: Python<'_>, number: u64) -> PyResult<(Vec<(u64, i64)>, bool)> {
-        py.detach(|| self.0.tombstones_of(number)).map_err(log_error)
+    fn tombstones_of(&self, py: Python<'_>, number: u64) -> PyResult<Tombstones> {
+        let (needed, any) = py.detach(|| self.0.tombstones_of(number)).map_err(log_error)?;
+        Ok(Tombstones { needed, any })
     }
 
     fn take_dead(&self) -> Vec<u64> {
@@ -242,9 +226,9 @@ impl BlockLog {
         self.0.clear()
     }
 
-    fn load<'py>(&self, py: Python<'py>, sequence: u64) -> PyResult<Option<FoundTuple<'py>>> {
+    fn load<'py>(&self, py: Python<'py>, sequence: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
         let found = py.detach(|| self.0.load(sequence)).map_err(log_error)?;
-        Ok(found.map(|found| found_tuple(py, &found)))
+        found_record(py, found)
     }
 
     #[pyo3(signature = (sequences, max_bytes=usize::MAX))]
@@ -290,25 +274,44 @@ impl BlockLog {
         py.detach(|| self.0.count_matching(start, below.unwrap_or(u64::MAX), &filters)).map_err(log_error)
     }
 
-    fn last_per_subject(&self, py: Python<'_>, filters: Vec<String>) -> PyResult<Vec<u64>> {
+    fn last_per_subject<'py>(&self, py: Python<'py>, filters: Vec<String>) -> PyResult<Bound<'py, PyBytes>> {
         let filters = filters_of(&filters);
-        py.detach(|| self.0.last_per_subject(&filters)).map_err(log_error)
+        let packed = py.detach(|| {
+            let found = self.0.last_per_subject(&filters)?;
+            Ok(found.iter().flat_map(|sequence| sequence.to_ne_bytes()).collect::<Vec<u8>>())
+        });
+        Ok(PyBytes::new(py, &packed.map_err(log_error)?))
+    }
+
+    /// How many of the sequences (8 bytes each) still have a message.
+    fn count_live(&self, py: Python<'_>, packed: &[u8]) -> usize {
+        py.detach(|| {
+            let sequences: Vec<u64> =
+                packed.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
+            self.0.live_among(&sequences).len()
+        })
     }
 
     fn live_among(&self, py: Python<'_>, sequences: Vec<u64>) -> Vec<u64> {
         py.detach(|| self.0.live_among(&sequences))
     }
 
-    fn next_match<'py>(&self, py: Python<'py>, filter: &str, start: u64) -> PyResult<Option<FoundTuple<'py>>> {
+    fn next_match<'py>(&self, py: Python<'py>, filter: &str, start: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
         let filter = Filter::new(filter.as_bytes());
         let found = py.detach(|| self.0.next_match(&filter, start)).map_err(log_error)?;
-        Ok(found.map(|found| found_tuple(py, &found)))
+        found_record(py, found)
     }
 
-    fn last_match<'py>(&self, py: Python<'py>, filter: &str) -> PyResult<Option<FoundTuple<'py>>> {
+    fn last_match<'py>(&self, py: Python<'py>, filter: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let filter = Filter::new(filter.as_bytes());
         let found = py.detach(|| self.0.last_match(&filter)).map_err(log_error)?;
-        Ok(found.map(|found| found_tuple(py, &found)))
+        found_record(py, found)
+    }
+
+    /// The sequence of the newest message on a filter, 0 if there is none.
+    fn last_seq_of(&self, py: Python<'_>, filter: &str) -> PyResult<u64> {
+        let filter = Filter::new(filter.as_bytes());
+        py.detach(|| self.0.last_seq_of(&filter)).map(|found| found.unwrap_or(0)).map_err(log_error)
     }
 
     fn seq_from_time(&self, py: Python<'_>, time_ns: i64) -> PyResult<u64> {
@@ -321,6 +324,48 @@ impl BlockLog {
         Ok((counts.msgs, counts.first, counts.last))
     }
 
+    /// (subjects on all pages, JSON of one page)
+    fn subjects_page<'py>(
+        &self,
+        py: Python<'py>,
+        filter: &str,
+        offset: usize,
+        limit: usize,
+    ) -> (usize, Bound<'py, PyBytes>) {
+        let filter = Filter::new(filter.as_bytes());
+        let (total, json) = py.detach(|| {
+            let page = self.0.subjects_page(&filter, offset, limit);
+            (page.total, page.to_json())
+        });
+        (total, PyBytes::new(py, &json))
+    }
+
+    /// ([sequences], [subjects that are open]), or None if there are too many
+    #[allow(clippy::type_complexity)]
+    fn newest_of_each<'py>(
+        &self,
+        py: Python<'py>,
+        filters: Vec<String>,
+        up_to: u64,
+        max: usize,
+    ) -> Option<(Vec<u64>, Vec<Bound<'py, PyBytes>>)> {
+        let filters = filters_of(&filters);
+        let found = py.detach(|| self.0.newest_of_each(&filters, up_to, max));
+        (!found.too_many).then(|| (found.sequences, found.open.iter().map(|s| PyBytes::new(py, s)).collect()))
+    }
+
+    /// ([(index of the subject, sequence)], where to go on; 0 at the end)
+    #[allow(clippy::type_complexity)]
+    fn newest_below(
+        &self,
+        py: Python<'_>,
+        subjects: Vec<Vec<u8>>,
+        below: u64,
+        blocks_max: usize,
+    ) -> PyResult<(Vec<(usize, u64)>, u64)> {
+        py.detach(|| self.0.newest_below(&subjects, below, blocks_max)).map_err(log_error)
+    }
+
     fn subjects_state<'py>(&self, py: Python<'py>, filter: &str) -> PyResult<Bound<'py, PyDict>> {
         let filter = Filter::new(filter.as_bytes());
         let states = py.detach(|| self.0.subjects_state(&filter)).map_err(log_error)?;
@@ -331,16 +376,31 @@ impl BlockLog {
         Ok(result)
     }
 
-    #[allow(clippy::type_complexity)]
-    fn state(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, Option<i64>, u64, i64, u64, u64, u64)> {
-        let s = py.detach(|| self.0.state()).map_err(log_error)?;
-        Ok((s.msgs, s.bytes, s.first, s.first_time, s.last, s.last_time, s.subjects, s.deleted, s.file_bytes))
+    fn state(&self, py: Python<'_>) -> PyResult<BlockLogState> {
+        let state = py.detach(|| self.0.state()).map_err(log_error)?;
+        Ok(BlockLogState {
+            messages: state.msgs,
+            bytes: state.bytes,
+            first_seq: state.first,
+            first_time_ns: state.first_time,
+            last_seq: state.last,
+            last_time_ns: state.last_time,
+            subjects: state.subjects,
+            deleted: state.deleted,
+            file_bytes: state.file_bytes,
+        })
     }
 
-    /// The newest block and the length of its plain bytes.
-    fn newest(&self) -> (u64, u64) {
-        let inner = self.inner();
-        inner.blocks.last().map_or((0, 0), |block| (block.number, block.file_len))
+    /// The number of the newest block.
+    #[getter]
+    fn newest_block(&self) -> u64 {
+        self.inner().blocks.last().map_or(0, |block| block.number)
+    }
+
+    /// The length of its plain bytes.
+    #[getter]
+    fn newest_block_bytes(&self) -> u64 {
+        self.inner().blocks.last().map_or(0, |block| block.file_len)
     }
 
     fn has(&self, sequence: u64) -> bool {
@@ -353,15 +413,46 @@ impl BlockLog {
         py.detach(|| self.0.is_plain(number)).map_err(log_error)
     }
 
-    fn totals(&self) -> (u64, u64, u64, u64, i64) {
-        let inner = self.inner();
-        (inner.msgs, inner.bytes, inner.last, inner.mark, inner.last_time)
+    #[getter]
+    fn messages(&self) -> u64 {
+        self.inner().msgs
+    }
+
+    /// The bytes of all messages that are there.
+    #[getter]
+    fn live_bytes(&self) -> u64 {
+        self.inner().bytes
+    }
+
+    #[getter]
+    fn last_seq(&self) -> u64 {
+        self.inner().last
+    }
+
+    #[getter]
+    fn last_time_ns(&self) -> i64 {
+        self.inner().last_time
+    }
+
+    /// Everything that was written so far, for `commit`.
+    #[getter]
+    fn mark(&self) -> u64 {
+        self.inner().mark
+    }
+
+    fn count_as_memory(&self) {
+        self.0.count_as_memory();
+    }
+
+    fn is_busy(&self) -> bool {
+        self.0.is_busy()
     }
 
     fn poisoned(&self) -> bool {
         self.0.is_poisoned()
     }
 
+    #[getter]
     fn first_seq(&self) -> u64 {
         self.inner().first()
     }
@@ -369,6 +460,28 @@ impl BlockLog {
     fn last_before(&self, py: Python<'_>, subject: &str, sequence: u64) -> PyResult<u64> {
         let found = py.detach(|| self.0.lock().last_before(subject.as_bytes(), sequence));
         Ok(found.map_err(log_error)?.unwrap_or(0))
+    }
+
+    /// `live_bytes` as they are, or as they were a moment ago if somebody is at work: nobody waits for it.
+    #[getter]
+    fn held_bytes(&self) -> u64 {
+        self.0.held_bytes()
+    }
+
+    /// `[sequence,…]`
+    fn deleted_json<'py>(&self, py: Python<'py>, max: usize) -> Bound<'py, PyBytes> {
+        let json = py.detach(|| {
+            let mut json = vec![b'['];
+            for sequence in self.0.deleted(max) {
+                if json.len() > 1 {
+                    json.push(b',');
+                }
+                json.extend_from_slice(sequence.to_string().as_bytes());
+            }
+            json.push(b']');
+            json
+        });
+        PyBytes::new(py, &json)
     }
 
     fn deleted(&self, py: Python<'_>, max: usize) -> Vec<u64> {
@@ -394,12 +507,8 @@ impl BlockLog {
         Ok(cipher.map(|key| (key.cipher.name(), PyBytes::new(py, &key.seed), PyBytes::new(py, &key.nonce))))
     }
 
-    fn blocks(&self, py: Python<'_>) -> Vec<BlockTuple> {
-        let all = py.detach(|| self.0.blocks());
-        let one = |b: &headrace_core::layouts::jetstream::block::Block| {
-            (b.number, b.first, b.last, b.msgs, b.bytes, b.file_len, b.first_time, b.last_time, b.deleted.len() as u64)
-        };
-        all.iter().map(one).collect()
+    fn blocks(&self, py: Python<'_>) -> Vec<BlockSummary> {
+        py.detach(|| self.0.blocks()).iter().map(BlockSummary::from).collect()
     }
 
     fn encode_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
@@ -411,8 +520,32 @@ impl BlockLog {
         py.detach(|| self.0.commit(mark)).map_err(log_error)
     }
 
-    fn durable(&self) -> (u64, u64) {
-        self.0.durable()
+    fn commit_handle(&self) -> CommitHandle {
+        CommitHandle::new(self.0.clone())
+    }
+
+    fn set_mark_path(&self, path: Option<String>) {
+        self.0.set_mark_path(path);
+    }
+
+    fn publish_mark(&self, py: Python<'_>) {
+        py.detach(|| self.0.publish_mark(self.0.durable().1));
+    }
+
+    fn lower_mark(&self, py: Python<'_>, last: u64) -> PyResult<()> {
+        py.detach(|| self.0.lower_mark(last)).map_err(disk_error)
+    }
+
+    /// The mark up to which everything is on disk.
+    #[getter]
+    fn durable_mark(&self) -> u64 {
+        self.0.durable().0
+    }
+
+    /// The last sequence that is on disk.
+    #[getter]
+    fn durable_seq(&self) -> u64 {
+        self.0.durable().1
     }
 
     fn assume_durable(&self) {
@@ -423,11 +556,19 @@ impl BlockLog {
         py.detach(|| self.0.rewrite_tail(number)).map_err(log_error)
     }
 
-    /// Evicted by limits since `settled`, and whether there were too many to list.
-    fn evicted(&self) -> (Vec<u64>, bool) {
+    /// Whether limits have evicted something since `settled`.
+    #[getter]
+    fn has_evicted(&self) -> bool {
         let inner = self.inner();
         let (listed, many) = inner.evicted.told();
-        (listed.to_vec(), many)
+        many || !listed.is_empty()
+    }
+
+    /// What they have evicted; None if there were too many to list.
+    fn evicted(&self) -> Option<Vec<u64>> {
+        let inner = self.inner();
+        let (listed, many) = inner.evicted.told();
+        (!many).then(|| listed.to_vec())
     }
 
     fn settled(&self) {
@@ -439,12 +580,7 @@ impl BlockLog {
         self.inner().cache.bytes()
     }
 
-    fn findings(&self) -> Vec<FindingTuple> {
-        let inner = self.inner();
-        let one = |(number, f): &(u64, headrace_core::layouts::jetstream::scan::Finding)| {
-            let (first, next) = f.sequences.map_or((None, None), |(first, next)| (Some(first), Some(next)));
-            (*number, f.kind.name(), f.offset, f.len, first, next, f.detail.clone())
-        };
-        inner.findings.iter().map(one).collect()
+    fn findings(&self) -> Vec<BlockFinding> {
+        self.inner().findings.iter().map(BlockFinding::from).collect()
     }
 }

@@ -17,9 +17,20 @@ use crate::errors::{bad_input, raise};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Intake>()?;
+    module.add_class::<PublishAcks>()?;
     module.add_function(wrap_pyfunction!(encode_publishes, module)?)?;
     module.add_function(wrap_pyfunction!(encode_acks, module)?)?;
     module.add_function(wrap_pyfunction!(batch_from_columns, module)?)
+}
+
+/// How far publishes are answered: all below `floor` are, `next` is the number of the next one.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct PublishAcks {
+    pub floor: u64,
+    pub next: u64,
+    pub stored: u64,
+    pub duplicates: u64,
+    pub last_seq: u64,
 }
 
 #[pyclass(module = "headrace._core")]
@@ -114,14 +125,24 @@ impl Intake {
         std::mem::replace(&mut self.0.ack_sid, sid)
     }
 
+    /// The stream that acks must name, in each spelling of JSON; none: any.
+    fn expect_stream(&mut self, spellings: Vec<Vec<u8>>) {
+        self.0.ack_streams = spellings;
+    }
+
     fn open(&mut self, count: usize) -> u64 {
         self.0.acks.open(count)
     }
 
-    /// (floor, next, stored, duplicates, last sequence)
-    fn acks(&self) -> (u64, u64, u64, u64, u64) {
+    fn acks(&self) -> PublishAcks {
         let acks = &self.0.acks;
-        (acks.floor(), acks.next(), acks.stored, acks.duplicates, acks.last_sequence)
+        PublishAcks {
+            floor: acks.floor(),
+            next: acks.next(),
+            stored: acks.stored,
+            duplicates: acks.duplicates,
+            last_seq: acks.last_sequence,
+        }
     }
 
     fn reset(&mut self) {
@@ -130,16 +151,20 @@ impl Intake {
 }
 
 #[pyfunction]
+#[allow(clippy::too_many_arguments)] // the rules, one by one
 fn encode_publishes(
     py: Python<'_>,
     batch: &Batch,
     inbox: &[u8],
     id_prefix: Option<&[u8]>,
     producer: Option<&[u8]>,
+    stream: Option<&[u8]>,
+    without: Vec<Vec<u8>>,
     first: u64,
     max_payload: usize,
 ) -> PyResult<Py<PyBytes>> {
-    let rules = Rules { inbox, id_prefix, producer, max_payload };
+    let without: Vec<&[u8]> = without.iter().map(Vec::as_slice).collect();
+    let rules = Rules { inbox, id_prefix, producer, stream, without: &without, max_payload };
     let mut out = Vec::new();
     let source = &batch.0;
     py.detach(|| publish::encode(source, &rules, first, &mut out)).map_err(|error| bad_input(error.to_string()))?;

@@ -187,6 +187,20 @@ impl FaultPlan {
     }
 }
 
+/// A file or directory.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct DiskEntry {
+    pub is_dir: bool,
+    pub size: u64,
+}
+
+/// Who has a lock.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct LockHolder {
+    pub pid: u32,
+    pub note: String,
+}
+
 #[pyclass(frozen, name = "Disk", module = "headrace._core")]
 pub struct Disk {
     inner: Arc<dyn core::Disk>,
@@ -220,8 +234,10 @@ impl Disk {
 #[pymethods]
 impl Disk {
     #[staticmethod]
-    fn real() -> Self {
-        Disk { inner: Arc::new(RealDisk), memory: None }
+    #[pyo3(signature = (root=None))]
+    fn real(root: Option<&str>) -> Self {
+        let disk = root.map_or_else(RealDisk::default, RealDisk::below);
+        Disk { inner: Arc::new(disk), memory: None }
     }
 
     #[staticmethod]
@@ -262,9 +278,14 @@ impl Disk {
         Ok(entries.into_iter().map(|entry| (entry.name, entry.is_dir, entry.len)).collect())
     }
 
-    fn entry(&self, py: Python<'_>, path: &str) -> PyResult<Option<(bool, u64)>> {
+    fn entry(&self, py: Python<'_>, path: &str) -> PyResult<Option<DiskEntry>> {
         let entry = self.call(py, |disk| disk.entry(path))?;
-        Ok(entry.map(|entry| (entry.is_dir, entry.len)))
+        Ok(entry.map(|entry| DiskEntry { is_dir: entry.is_dir, size: entry.len }))
+    }
+
+    /// Another number once the file was changed or replaced.
+    fn stamp(&self, py: Python<'_>, path: &str) -> PyResult<u64> {
+        self.call(py, |disk| disk.stamp(path))
     }
 
     fn create_dir_all(&self, py: Python<'_>, path: &str) -> PyResult<Vec<String>> {
@@ -291,6 +312,18 @@ impl Disk {
         self.call(py, |disk| core::replace_file(disk, path, data))
     }
 
+    fn write_files(&self, py: Python<'_>, directory: &str, files: Vec<(String, Vec<u8>)>) -> PyResult<()> {
+        self.call(py, |disk| core::write_files(disk, directory, &files))
+    }
+
+    fn create_files(&self, py: Python<'_>, directory: &str, files: Vec<(String, Vec<u8>)>) -> PyResult<()> {
+        self.call(py, |disk| core::create_files(disk, directory, &files))
+    }
+
+    fn sync_files(&self, py: Python<'_>, directory: &str, names: Vec<String>) -> PyResult<()> {
+        self.call(py, |disk| core::sync_files(disk, directory, &names))
+    }
+
     fn lock(&self, py: Python<'_>, path: &str, note: &str) -> PyResult<DiskLock> {
         match self.call(py, |disk| disk.lock(path, note))? {
             Ok(lock) => Ok(DiskLock(Mutex::new(Some(lock)))),
@@ -304,9 +337,9 @@ impl Disk {
         }
     }
 
-    fn lock_holder(&self, py: Python<'_>, path: &str) -> PyResult<Option<(u32, String)>> {
+    fn lock_holder(&self, py: Python<'_>, path: &str) -> PyResult<Option<LockHolder>> {
         let holder = self.call(py, |disk| disk.lock_holder(path))?;
-        Ok(holder.map(|holder| (holder.pid, holder.note)))
+        Ok(holder.map(|holder| LockHolder { pid: holder.pid, note: holder.note }))
     }
 
     fn sync_points(&self) -> PyResult<u64> {
@@ -334,17 +367,19 @@ impl Disk {
     }
 
     fn copy_tree_in(&self, py: Python<'_>, source: &str, target: &str) -> PyResult<()> {
-        self.call(py, |disk| core::copy_tree(&RealDisk, source, disk, target))
+        self.call(py, |disk| core::copy_tree(&RealDisk::default(), source, disk, target))
     }
 
     fn copy_tree_out(&self, py: Python<'_>, source: &str, target: &str) -> PyResult<()> {
-        self.call(py, |disk| core::copy_tree(disk, source, &RealDisk, target))
+        self.call(py, |disk| core::copy_tree(disk, source, &RealDisk::default(), target))
     }
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Disk>()?;
+    module.add_class::<DiskEntry>()?;
     module.add_class::<DiskFile>()?;
     module.add_class::<DiskLock>()?;
+    module.add_class::<LockHolder>()?;
     module.add_class::<FaultPlan>()
 }

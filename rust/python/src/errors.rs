@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 
 use headrace_core::crypt::CryptError;
 use headrace_core::disk::DiskError;
+use headrace_core::layouts::jetstream::log::LogError;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -60,5 +61,20 @@ pub fn crypt_error(file: &str, error: CryptError) -> PyErr {
             damaged("Damaged", file, 0, &seen, "an encrypted file", "restore the file from a backup")
         }
         CryptError::NonceSize { .. } | CryptError::PastKeyStream(_) => bad_input(seen),
+    }
+}
+
+pub fn log_error(error: LogError) -> PyErr {
+    match error {
+        LogError::Disk(error) => disk_error(error),
+        LogError::Poisoned(_) => raise("StorePoisoned", error.to_string()),
+        LogError::TooLarge { .. } | LogError::SubjectTooLong(_) | LogError::NotAbove { .. } => {
+            bad_input(error.to_string())
+        }
+        LogError::NoWriter => raise("ReadOnly", error.to_string()),
+        LogError::NoBlock(_) => raise("NotFound", error.to_string()),
+        LogError::Unsound(problem) => {
+            damaged("Damaged", "index.db", 0, &problem, "counts that add up", "it is rebuilt from the blocks")
+        }
     }
 }

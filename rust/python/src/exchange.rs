@@ -1,10 +1,10 @@
-//! `Exchange`, `Waiting` and the runs for Python.
+//! `Exchange` and the runs of publishes for Python.
 
 use headrace_core::admit::Memory;
-use headrace_core::exchange::Letter;
+use headrace_core::exchange::MessageRef;
 use headrace_core::exchange::runs::{self, Item, Verdict, kind};
 use headrace_core::exchange::{
-    self as core, Delivery, Ended, Fed, Listener, Manners, Permissions, Pull, PullLimits, Responses, Rule,
+    self as core, ConnectFlags, Delivery, Ended, Fed, Listener, Permissions, Pull, PullLimits, Responses, Rule,
 };
 use headrace_core::wire::nats::Limits;
 use pyo3::prelude::*;
@@ -12,9 +12,10 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::admit::{Plan, Producers, Window};
 use crate::batch::{Batch, text};
-use crate::block_log::{BlockLog, log_error};
-use crate::errors::bad_input;
+use crate::block_log::BlockLog;
+use crate::errors::{bad_input, log_error};
 use crate::ledger::{AckRun, Ledger};
+use crate::waiting::{PullRun, Waiting};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CALL", kind::CALL)?;
@@ -24,8 +25,34 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("INTEREST", kind::INTEREST)?;
     module.add_class::<Exchange>()?;
     module.add_class::<PublishRun>()?;
-    module.add_class::<PullRun>()?;
-    module.add_class::<Waiting>()
+    module.add_class::<Traffic>()?;
+    module.add_class::<AccountStatistics>()
+}
+
+/// Messages and bytes in both directions.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct Traffic {
+    pub in_msgs: u64,
+    pub in_bytes: u64,
+    pub out_msgs: u64,
+    pub out_bytes: u64,
+}
+
+impl From<core::Traffic> for Traffic {
+    fn from(seen: core::Traffic) -> Traffic {
+        Traffic { in_msgs: seen.in_msgs, in_bytes: seen.in_bytes, out_msgs: seen.out_msgs, out_bytes: seen.out_bytes }
+    }
+}
+
+/// The subscriptions of an account's clients, and how its table of subjects is used.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct AccountStatistics {
+    pub account: String,
+    pub subscriptions: u64,
+    pub inserts: u64,
+    pub removes: u64,
+    pub matches: u64,
+    pub hits: u64,
 }
 
 #[pyclass(module = "headrace._core")]
@@ -129,8 +156,8 @@ impl Exchange {
         no_responders: bool,
         permissions: Option<PermissionLists>,
     ) {
-        let manners = Manners { verbose, pedantic, echo, headers, no_responders };
-        self.0.accept(conn, account, manners, permissions.map(self::permissions));
+        let flags = ConnectFlags { verbose, pedantic, echo, headers, no_responders };
+        self.0.accept(conn, account, flags, permissions.map(self::permissions));
     }
 
     fn permit<'py>(
@@ -163,18 +190,32 @@ impl Exchange {
         self.0.set_congested(conn, congested);
     }
 
+    fn ping(&mut self, conn: u32) {
+        self.0.ping(conn);
+    }
+
+    fn rtt_ns(&self, conn: u32) -> u64 {
+        self.0.rtt_ns(conn)
+    }
+
+    fn set_tracer(&mut self, id: u64) {
+        self.0.set_tracer(id);
+    }
+
     fn pongs(&self, conn: u32) -> u64 {
         self.0.pongs(conn)
     }
 
-    fn traffic(&self, conn: u32) -> (u64, u64, u64, u64, usize) {
-        let (traffic, subs) = self.0.traffic(conn);
-        (traffic.in_msgs, traffic.in_bytes, traffic.out_msgs, traffic.out_bytes, subs)
+    fn traffic(&self, conn: u32) -> Traffic {
+        Traffic::from(self.0.traffic(conn).0)
     }
 
-    fn totals(&self) -> (u64, u64, u64, u64) {
-        let totals = self.0.totals;
-        (totals.in_msgs, totals.in_bytes, totals.out_msgs, totals.out_bytes)
+    fn subscription_count(&self, conn: u32) -> usize {
+        self.0.traffic(conn).1
+    }
+
+    fn totals(&self) -> Traffic {
+        Traffic::from(self.0.totals)
     }
 
     #[allow(clippy::type_complexity)] // one tuple per subscription
@@ -182,16 +223,20 @@ impl Exchange {
         &self,
         py: Python<'py>,
         conn: u32,
+        skip: usize,
+        count: usize,
     ) -> Vec<(Bound<'py, PyString>, Option<Bound<'py, PyString>>, Bound<'py, PyString>, u64, u64)> {
         let one = |(subject, queue, sid, delivered, max): (&[u8], Option<&[u8]>, &[u8], u64, u64)| {
             (text(py, subject), queue.map(|queue| text(py, queue)), text(py, sid), delivered, max)
         };
-        self.0.subscriptions_of(conn).into_iter().map(one).collect()
+        self.0.subscriptions_of(conn, skip, count).into_iter().map(one).collect()
     }
 
-    fn statistics(&self) -> Vec<(String, u64, u64, u64, u64, u64)> {
-        let statistics = self.0.statistics().into_iter();
-        statistics.map(|(name, count, ins, rem, mat, hits)| (name.to_owned(), count, ins, rem, mat, hits)).collect()
+    fn statistics(&self) -> Vec<AccountStatistics> {
+        let one = |(account, subscriptions, inserts, removes, matches, hits): (&str, u64, u64, u64, u64, u64)| {
+            AccountStatistics { account: account.to_owned(), subscriptions, inserts, removes, matches, hits }
+        };
+        self.0.statistics().into_iter().map(one).collect()
     }
 
     /// 0: fine, 1: a CONNECT waits, 2: send what is left and close.
@@ -220,7 +265,7 @@ impl Exchange {
         headers: Option<&[u8]>,
         data: Option<&[u8]>,
     ) -> usize {
-        self.0.publish(account, &Letter { subject, reply, headers, payload: data.unwrap_or_default() })
+        self.0.publish(account, &MessageRef { subject, reply, headers, payload: data.unwrap_or_default() })
     }
 
     #[pyo3(signature = (account, subject, queue=None))]
@@ -283,8 +328,8 @@ impl Exchange {
         self.0.answer(&run.0, head, tail);
     }
 
-    fn confirm(&mut self, account: u32, run: &AckRun) {
-        self.0.confirm(account, &run.0);
+    fn confirm(&mut self, account: u32, run: &AckRun, delivered: u64) {
+        self.0.confirm(account, &run.0, delivered);
     }
 
     #[pyo3(signature = (waiting, run, group, now, msgs, bytes=0, expires=0, heartbeat=0, no_wait=false, tag=0))]
@@ -400,7 +445,7 @@ impl PublishRun {
 
     /// `admit`, and if that says yes to all and they fit into the newest block: (first, next, bytes) of what was stored.
     #[allow(clippy::too_many_arguments, clippy::type_complexity)] // one call per run, no objects made for it
-    fn take_in(
+    fn admit_and_append(
         &mut self,
         py: Python<'_>,
         plan: &Plan,
@@ -413,7 +458,7 @@ impl PublishRun {
         let mut memory = Memory { window: &mut window.0, producers: &mut producers.0 };
         let (run, log) = (&mut self.0, log.core());
         let done = py
-            .detach(|| headrace_core::admit::take_in(run, &plan.0, &mut memory, log, now_ns, block_bytes_max))
+            .detach(|| headrace_core::admit::admit_and_append(run, &plan.0, &mut memory, log, now_ns, block_bytes_max))
             .map_err(log_error)?;
         let (admitted, stored) = done;
         let python = admitted.stopped == headrace_core::admit::Stopped::Python;
@@ -480,95 +525,5 @@ impl PublishRun {
     #[getter]
     fn wants_answers(&self) -> bool {
         self.0.replies.iter().any(|reply| !reply.is_null())
-    }
-}
-
-#[pyclass(module = "headrace._core")]
-pub struct PullRun(pub runs::PullRun);
-
-#[pymethods]
-impl PullRun {
-    /// (payload, how many requests with it) in order.
-    fn groups<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, usize)> {
-        self.0.groups.iter().map(|(payload, first, next)| (PyBytes::new(py, payload), next - first)).collect()
-    }
-
-    fn replies<'py>(&self, py: Python<'py>, group: usize) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        if group >= self.0.groups.len() {
-            return Err(bad_input(format!("group {group} of {}", self.0.groups.len())));
-        }
-        Ok(self.0.replies_of(group).map(|reply| PyBytes::new(py, reply)).collect())
-    }
-}
-
-#[pyclass(module = "headrace._core")]
-pub struct Waiting(pub core::Waiting);
-
-type PullTuple<'py> = (Bound<'py, PyBytes>, u64, u64, bool, u64, u64);
-
-fn pulls<'py>(py: Python<'py>, list: Vec<Pull>) -> Vec<PullTuple<'py>> {
-    let one =
-        |p: Pull| (PyBytes::new(py, &p.reply), p.msgs_left, p.bytes_left, p.limits.no_wait, p.delivered, p.limits.tag);
-    list.into_iter().map(one).collect()
-}
-
-#[pymethods]
-impl Waiting {
-    #[new]
-    fn new() -> Waiting {
-        Waiting(core::Waiting::default())
-    }
-
-    fn __len__(&self) -> usize {
-        self.0.len()
-    }
-
-    #[pyo3(signature = (reply, now, msgs, bytes=0, expires=0, heartbeat=0, no_wait=false, tag=0))]
-    #[allow(clippy::too_many_arguments)] // the fields of a pull request
-    fn add(
-        &mut self,
-        reply: &[u8],
-        now: i64,
-        msgs: u64,
-        bytes: u64,
-        expires: i64,
-        heartbeat: i64,
-        no_wait: bool,
-        tag: u64,
-    ) {
-        self.0.add(reply, PullLimits { msgs, bytes, expires, heartbeat, no_wait, tag }, now);
-    }
-
-    fn wanted(&self) -> u64 {
-        self.0.wanted()
-    }
-
-    fn next_deadline(&self) -> Option<i64> {
-        self.0.next_deadline()
-    }
-
-    /// [(reply, messages left, bytes left, no_wait, delivered, tag)]
-    fn expire<'py>(&mut self, py: Python<'py>, now: i64) -> Vec<PullTuple<'py>> {
-        pulls(py, self.0.expire(now))
-    }
-
-    fn heartbeats<'py>(&mut self, py: Python<'py>, now: i64) -> Vec<Bound<'py, PyBytes>> {
-        self.0.heartbeats(now).iter().map(|reply| PyBytes::new(py, reply)).collect()
-    }
-
-    /// Takes out the requests that do not wait (any more: with a time limit they wait for a first message).
-    fn take_no_wait<'py>(&mut self, py: Python<'py>) -> Vec<PullTuple<'py>> {
-        pulls(py, self.0.take(|pull| pull.limits.no_wait && (pull.limits.expires == 0 || pull.delivered > 0)))
-    }
-
-    /// Takes out everything, or everything with one tag.
-    #[pyo3(signature = (tag=None))]
-    fn take_all<'py>(&mut self, py: Python<'py>, tag: Option<u64>) -> Vec<PullTuple<'py>> {
-        pulls(py, self.0.take(|pull| tag.is_none_or(|tag| tag == pull.limits.tag)))
-    }
-
-    /// Takes out the requests whose reply subject nobody listens to.
-    fn drop_deserted(&mut self, exchange: &mut Exchange, account: u32) -> usize {
-        self.0.take(|pull| !exchange.0.has_listener(account, &pull.reply)).len()
     }
 }

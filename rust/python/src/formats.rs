@@ -5,6 +5,7 @@ use headrace_core::columns::Columns;
 use headrace_core::compress;
 use headrace_core::hash::HashKey;
 use headrace_core::layouts::jetstream::block::{self, Block, compress_block};
+use headrace_core::layouts::jetstream::guard::Guard;
 use headrace_core::layouts::jetstream::idx::Idx;
 use headrace_core::layouts::jetstream::index_db::IndexDb;
 use headrace_core::layouts::jetstream::record::{self, View};
@@ -35,6 +36,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(js_decode_idx, module)?,
         wrap_pyfunction!(js_encode_idx, module)?,
         wrap_pyfunction!(js_decode_index, module)?,
+        wrap_pyfunction!(js_guard_extent, module)?,
         wrap_pyfunction!(js_scan_block, module)?,
         wrap_pyfunction!(js_block_columns, module)?,
         wrap_pyfunction!(js_check_block, module)?,
@@ -112,8 +114,8 @@ fn js_encode_records<'py>(py: Python<'py>, stream: &str, number: u64, batch: &Ba
 
 /// What the messages of a batch take as records.
 #[pyfunction]
-fn js_record_bytes(batch: &Batch) -> u64 {
-    record::batch_record_bytes(&batch.0)
+fn js_record_bytes(batch: &Batch, as_memory: bool) -> u64 {
+    record::batch_record_bytes(&batch.0, as_memory)
 }
 
 /// (records, messages taken): from index `start` on, with a placeholder for every sequence between `next` and
@@ -184,6 +186,7 @@ fn js_decode_index<'py>(py: Python<'py>, file: &str, data: &[u8], stream: &str) 
     result.set_item("newest", index.newest)?;
     result.set_item("last_hash", PyBytes::new(py, &index.last_hash))?;
     result.set_item("adds_up", index.adds_up())?;
+    result.set_item("hash", PyBytes::new(py, &data[data.len() - record::HASH_SIZE..]))?;
     let blocks = PyList::empty(py);
     for b in &index.blocks {
         let deleted: Vec<u64> = b.deleted.iter().collect();
@@ -191,6 +194,12 @@ fn js_decode_index<'py>(py: Python<'py>, file: &str, data: &[u8], stream: &str) 
     }
     result.set_item("blocks", blocks)?;
     Ok(result)
+}
+
+/// (bytes, records) that a guard covers, whatever has become of its block; None unless it is whole.
+#[pyfunction]
+fn js_guard_extent(data: &[u8]) -> Option<(usize, usize)> {
+    Guard::parse(data).map(|(guard, _)| (guard.covered, guard.records()))
 }
 
 /// (kind, offset, length, first sequence, next sequence, detail)
@@ -212,6 +221,8 @@ struct BlockScan {
     plain_bytes: usize,
     #[pyo3(get)]
     highest_plausible: u64,
+    #[pyo3(get)]
+    guard_covers: usize,
     last_hash: Vec<u8>,
 }
 
@@ -263,6 +274,7 @@ fn js_scan_block(
             file_bytes,
             plain_bytes: data.len(),
             highest_plausible: scan.highest_plausible,
+            guard_covers: scan.guard_covers,
             last_hash: data[tail].to_vec(),
             batch: core::Batch::new(Arc::new(data), entries, HeaderCodec::Nats),
         })

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headrace_core::layouts::kafka::codec::Codec;
 use headrace_core::layouts::kafka::encode::{self, EncodeError, EncodeRules};
+use headrace_core::layouts::kafka::header::Header;
 use headrace_core::layouts::kafka::index::IndexBuilder;
 use headrace_core::layouts::kafka::producers::{self, Aborted, Producer};
 use headrace_core::layouts::kafka::reader::{self, Finding, Place, Want};
@@ -79,9 +80,10 @@ impl KafkaEncoded {
         self.0.max_time()
     }
 
-    /// (size, first, last) of one batch.
-    fn piece(&self, at: usize) -> Option<(usize, i64, i64)> {
-        self.0.pieces.get(at).map(|piece| (piece.header.size, piece.header.base, piece.header.last))
+    /// One of the batches.
+    fn piece(&self, at: usize) -> Option<KafkaPiece> {
+        let header = &self.0.pieces.get(at)?.header;
+        Some(KafkaPiece { size: header.size, first: header.base, last: header.last })
     }
 
     /// (messages, control records) of a run of batches.
@@ -96,6 +98,23 @@ impl KafkaEncoded {
     fn data<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.bytes)
     }
+}
+
+/// One batch among those that were encoded.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct KafkaPiece {
+    pub size: usize,
+    pub first: i64,
+    pub last: i64,
+}
+
+/// A batch in a segment, and how many were passed on the way to it.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct KafkaFound {
+    pub position: u64,
+    pub first: i64,
+    pub last: i64,
+    pub passed: u64,
 }
 
 #[pyfunction]
@@ -309,10 +328,16 @@ impl KafkaReader {
         found.map(|(place, believed)| (place.position, place.last, believed)).map_err(disk_error)
     }
 
-    /// (position, first, last, batches passed) of the batch that holds an offset
-    fn find(&self, py: Python<'_>, offset: i64, position: u64, last: i64) -> PyResult<Option<(u64, i64, i64, u64)>> {
+    /// The batch that holds an offset.
+    fn find(&self, py: Python<'_>, offset: i64, position: u64, last: i64) -> PyResult<Option<KafkaFound>> {
         let found = py.detach(|| self.0.find(offset, Place { position, last })).map_err(disk_error)?;
-        Ok(found.map(|(place, header, passed)| (place.position, header.base, header.last, passed)))
+        let one = |(place, header, passed): (Place, Header, u64)| KafkaFound {
+            position: place.position,
+            first: header.base,
+            last: header.last,
+            passed,
+        };
+        Ok(found.map(one))
     }
 
     #[allow(clippy::too_many_arguments, clippy::type_complexity)] // one call per batch of messages
@@ -385,9 +410,24 @@ impl KafkaSurvey {
         self.0.file_len
     }
 
-    /// (batches, messages, control records, bytes of sound batches)
-    fn counts(&self) -> (u64, u64, u64, u64) {
-        (self.0.batches, self.0.messages, self.0.control, self.0.sound_bytes)
+    #[getter]
+    fn batches(&self) -> u64 {
+        self.0.batches
+    }
+
+    #[getter]
+    fn messages(&self) -> u64 {
+        self.0.messages
+    }
+
+    #[getter]
+    fn control_records(&self) -> u64 {
+        self.0.control
+    }
+
+    #[getter]
+    fn sound_bytes(&self) -> u64 {
+        self.0.sound_bytes
     }
 
     #[getter]
@@ -400,10 +440,19 @@ impl KafkaSurvey {
         self.0.last
     }
 
-    /// (first time ns, largest time ms, time of the first batch ms)
-    fn times(&self) -> (Option<i64>, i64, i64) {
-        let largest = self.0.index.as_ref().map_or(-1, |index| index.max_time);
-        (self.0.first_time, largest, self.0.first_batch_time)
+    #[getter]
+    fn first_time_ns(&self) -> Option<i64> {
+        self.0.first_time
+    }
+
+    #[getter]
+    fn max_time_ms(&self) -> i64 {
+        self.0.index.as_ref().map_or(-1, |index| index.max_time)
+    }
+
+    #[getter]
+    fn first_batch_time_ms(&self) -> i64 {
+        self.0.first_batch_time
     }
 
     /// Formats and codecs that occur.
@@ -480,6 +529,8 @@ fn kafka_crc32c(data: &[u8]) -> u32 {
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<KafkaEncoded>()?;
+    module.add_class::<KafkaFound>()?;
+    module.add_class::<KafkaPiece>()?;
     module.add_class::<KafkaProducers>()?;
     module.add_class::<KafkaReader>()?;
     module.add_class::<KafkaSurvey>()?;

@@ -9,6 +9,8 @@ use crate::errors::bad_input;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<AckRun>()?;
+    module.add_class::<LedgerPosition>()?;
+    module.add_class::<PendingDelivery>()?;
     module.add_class::<Ledger>()
 }
 
@@ -57,6 +59,28 @@ impl AckRun {
 }
 
 type Pair = (u64, u64);
+
+/// A consumer's own sequence and the stream's.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct LedgerPosition {
+    pub consumer: u64,
+    pub stream: u64,
+}
+
+impl From<Pair> for LedgerPosition {
+    fn from((consumer, stream): Pair) -> LedgerPosition {
+        LedgerPosition { consumer, stream }
+    }
+}
+
+/// A message that was delivered and is not settled.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct PendingDelivery {
+    pub consumer_seq: u64,
+    pub time_ns: i64,
+    pub deliveries: u32,
+}
+
 type StateTuple = (Pair, Pair, Vec<(u64, u64, i64)>, Vec<Pair>);
 
 fn rules_of(policy: &str, max_deliver: i64, ack_wait_ns: i64, backoff_ns: Vec<i64>) -> PyResult<Rules> {
@@ -94,13 +118,13 @@ impl Ledger {
     }
 
     #[getter]
-    fn delivered(&self) -> Pair {
-        self.0.delivered()
+    fn delivered(&self) -> LedgerPosition {
+        LedgerPosition::from(self.0.delivered())
     }
 
     #[getter]
-    fn floor(&self) -> Pair {
-        self.0.floor()
+    fn floor(&self) -> LedgerPosition {
+        LedgerPosition::from(self.0.floor())
     }
 
     #[getter]
@@ -122,8 +146,9 @@ impl Ledger {
         self.0.num_due()
     }
 
-    fn pending_of(&self, stream_seq: u64) -> Option<(u64, i64, u32)> {
-        self.0.pending_of(stream_seq)
+    fn pending_of(&self, stream_seq: u64) -> Option<PendingDelivery> {
+        let (consumer_seq, time_ns, deliveries) = self.0.pending_of(stream_seq)?;
+        Some(PendingDelivery { consumer_seq, time_ns, deliveries })
     }
 
     fn unsettled(&self) -> Vec<u64> {

@@ -7,6 +7,7 @@ mod archive;
 mod batch;
 mod block_log;
 mod client;
+mod commit;
 mod crypt;
 mod disk;
 mod errors;
@@ -16,11 +17,15 @@ mod formats;
 mod held;
 mod kafka;
 mod ledger;
+mod log_results;
+mod merge;
 mod nats_streaming;
 mod net;
+mod patterns;
 mod rabbitmq;
 mod recast;
 mod rocketmq;
+mod waiting;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -30,15 +35,20 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     batch::register(module)?;
     block_log::register(module)?;
     client::register(module)?;
+    commit::register(module)?;
     crypt::register(module)?;
     disk::register(module)?;
     exchange::register(module)?;
     formats::register(module)?;
     kafka::register(module)?;
     ledger::register(module)?;
+    log_results::register(module)?;
+    merge::register(module)?;
     nats_streaming::register(module)?;
     net::register(module)?;
+    patterns::register(module)?;
     rabbitmq::register(module)?;
     recast::register(module)?;
-    rocketmq::register(module)
+    rocketmq::register(module)?;
+    waiting::register(module)
 }

@@ -18,6 +18,10 @@ use crate::disk::DiskFile;
 use crate::errors::{bad_input, disk_error};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<StanEntry>()?;
+    module.add_class::<StanIndexSummary>()?;
+    module.add_class::<StanMended>()?;
+    module.add_class::<StanSub>()?;
     module.add_class::<StanSubs>()?;
     for function in [
         wrap_pyfunction!(stan_crc, module)?,
@@ -95,22 +99,46 @@ fn stan_encode<'py>(
     Ok((data, index, made.taken, made.first, made.next, made.first_time, made.last_time, made.counted, nonce))
 }
 
-type Entry = (u64, u64, i64, u32);
-
-/// With the earliest or latest time of the slice, which need not be its own.
-fn entry(entry: &index::Entry, time: i64) -> Entry {
-    (entry.sequence, entry.offset, time, entry.size)
+/// An entry of an index, with the earliest or latest time of the slice, which need not be its own.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+#[derive(Clone, Copy)]
+pub struct StanEntry {
+    pub sequence: u64,
+    pub offset: u64,
+    pub time_ns: i64,
+    pub size: u32,
 }
 
-type Summary = (u64, Entry, Entry, u64, u64, Option<String>, bool);
+fn entry(entry: &index::Entry, time_ns: i64) -> StanEntry {
+    StanEntry { sequence: entry.sequence, offset: entry.offset, time_ns, size: entry.size }
+}
 
-/// (entries, first, last, counted bytes, sound bytes, problem, padded)
+/// What an index file tells.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct StanIndexSummary {
+    pub count: u64,
+    pub first: StanEntry,
+    pub last: StanEntry,
+    pub counted_bytes: u64,
+    pub sound_bytes: u64,
+    pub problem: Option<String>,
+    pub padded: bool,
+}
+
 #[pyfunction]
-fn stan_index(py: Python<'_>, file: &DiskFile, poly: u32, strict: bool) -> PyResult<Summary> {
+fn stan_index(py: Python<'_>, file: &DiskFile, poly: u32, strict: bool) -> PyResult<StanIndexSummary> {
     let (file, crc) = (file.inner(), Crc::new(poly));
     let found = py.detach(|| index::summarize(file, &crc, strict)).map_err(disk_error)?;
     let (first, last) = (entry(&found.first, found.times.0), entry(&found.last, found.times.1));
-    Ok((found.count, first, last, found.counted, found.sound_bytes, found.problem, found.padded))
+    Ok(StanIndexSummary {
+        count: found.count,
+        first,
+        last,
+        counted_bytes: found.counted,
+        sound_bytes: found.sound_bytes,
+        problem: found.problem,
+        padded: found.padded,
+    })
 }
 
 /// (messages, everything below this was looked at, findings, messages that the key does not open)
@@ -169,15 +197,25 @@ fn stan_front(
     py.detach(|| index::front(file, count, slice_first, first, &limits, &Crc::new(poly))).map_err(disk_error)
 }
 
-type Counts = (u64, u64, u64, u64);
-type Mended<'py> = (Bound<'py, PyBytes>, Counts, Option<Entry>, Option<Entry>, Vec<FindingTuple>, u64, bool);
+/// A slice whose index was made anew from its data: `index` is the whole file.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct StanMended {
+    pub index: Py<PyBytes>,
+    pub count: u64,
+    pub counted_bytes: u64,
+    pub taken_in: u64,
+    pub highest_seq: u64,
+    pub first: Option<StanEntry>,
+    pub last: Option<StanEntry>,
+    pub findings: Vec<FindingTuple>,
+    pub sound_end: u64,
+    pub differs: bool,
+}
 
-/// (a whole index file, (entries, counted bytes, taken in, highest sequence), first, last, findings, sound end, whether
-/// the index differs)
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
-fn stan_mend<'py>(
-    py: Python<'py>,
+fn stan_mend(
+    py: Python<'_>,
     data: &DiskFile,
     index: Option<&DiskFile>,
     channel: &str,
@@ -185,7 +223,7 @@ fn stan_mend<'py>(
     strict: bool,
     cut_at: Option<u64>,
     below: Option<u64>,
-) -> PyResult<Mended<'py>> {
+) -> PyResult<StanMended> {
     let (data, index) = (data.inner(), index.map(DiskFile::inner));
     let (found, image) = py
         .detach(|| {
@@ -201,10 +239,18 @@ fn stan_mend<'py>(
     let times = found.times();
     let first = found.entries.first().map(|first| entry(first, times.0));
     let last = found.entries.last().map(|last| entry(last, times.1));
-    let counts = (found.entries.len() as u64, found.counted(), found.taken_in, found.highest);
-    let findings = found.findings.into_iter().map(finding).collect();
-    let image = PyBytes::new(py, &image);
-    Ok((image, counts, first, last, findings, found.sound_end, found.index_differs))
+    Ok(StanMended {
+        index: PyBytes::new(py, &image).unbind(),
+        count: found.entries.len() as u64,
+        counted_bytes: found.counted(),
+        taken_in: found.taken_in,
+        highest_seq: found.highest,
+        first,
+        last,
+        sound_end: found.sound_end,
+        differs: found.index_differs,
+        findings: found.findings.into_iter().map(finding).collect(),
+    })
 }
 
 #[pyfunction]
@@ -240,6 +286,13 @@ fn stan_frames<'py>(
     let walk = frames::walk(data, &Reading { crc: &crc, strict, types, tolerant });
     let list = walk.frames.iter().map(|f| (f.offset, f.kind, PyBytes::new(py, &data[f.payload.clone()])));
     Ok((list.collect(), problems(&walk), walk.sound_end))
+}
+
+/// A subscription: its SubState as written last.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct StanSub {
+    pub state: Py<PyBytes>,
+    pub last_sent: u64,
 }
 
 /// The subscriptions of one channel.
@@ -287,20 +340,34 @@ impl StanSubs {
         self.table().subs.keys().copied().collect()
     }
 
-    /// (SubState as written last, last sent, how many are pending)
-    fn get<'py>(&self, py: Python<'py>, id: u64) -> Option<(Bound<'py, PyBytes>, u64, usize)> {
+    fn get(&self, py: Python<'_>, id: u64) -> Option<StanSub> {
         let table = self.table();
-        table.subs.get(&id).map(|sub| (PyBytes::new(py, &sub.state), sub.last_sent, sub.pending.len()))
+        let sub = table.subs.get(&id)?;
+        Some(StanSub { state: PyBytes::new(py, &sub.state).unbind(), last_sent: sub.last_sent })
     }
 
     fn pending(&self, id: u64) -> Vec<u64> {
         self.table().subs.get(&id).map_or_else(Vec::new, |sub| sub.pending.iter().copied().collect())
     }
 
-    /// (highest id, records, void records, highest sequence)
-    fn totals(&self) -> (u64, u64, u64, u64) {
-        let table = self.table();
-        (table.max_id, table.records, table.deleted, table.highest)
+    #[getter]
+    fn highest_id(&self) -> u64 {
+        self.table().max_id
+    }
+
+    #[getter]
+    fn records(&self) -> u64 {
+        self.table().records
+    }
+
+    #[getter]
+    fn void_records(&self) -> u64 {
+        self.table().deleted
+    }
+
+    #[getter]
+    fn highest_seq(&self) -> u64 {
+        self.table().highest
     }
 
     /// A state; returns its record.

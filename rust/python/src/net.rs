@@ -25,6 +25,11 @@ mod epoll {
     }
 
     impl Sockets {
+        /// A handle of its own that wakes whoever waits for the sockets.
+        pub fn alarm(&self) -> std::io::Result<OwnedFd> {
+            self.alarm.try_clone()
+        }
+
         fn told(&mut self) -> Option<Told> {
             if self.notices.is_empty() {
                 return None;
@@ -114,14 +119,11 @@ mod epoll {
             sockets.events = events;
             answer
         }
-
-        /// From any thread.
-        fn wake(&self) {
-            net::wake(&self.alarm);
-        }
     }
 }
 
+#[cfg(target_os = "linux")]
+pub use epoll::Sockets;
 use pyo3::prelude::*;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -20,7 +20,9 @@ use crate::errors::{bad_input, damaged, disk_error};
 use crate::held::held;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<RabbitFile>()?;
     module.add_class::<RabbitQueue>()?;
+    module.add_class::<RabbitTotals>()?;
     module.add_class::<RabbitStore>()?;
     module.add_class::<RabbitWrite>()?;
     module.add_function(wrap_pyfunction!(rabbit_check_journal, module)?)?;
@@ -118,6 +120,27 @@ impl RabbitWrite {
     }
 }
 
+/// A file of the message store.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct RabbitFile {
+    pub kind: &'static str,
+    pub number: u64,
+    pub bytes: u64,
+    pub referenced_bytes: u64,
+    pub records: u64,
+}
+
+/// What a queue's index counts.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct RabbitTotals {
+    pub messages: u64,
+    pub bytes: u64,
+    pub lost: u64,
+    pub next: u64,
+    pub journal_records: usize,
+    pub journal_bytes: usize,
+}
+
 #[pyclass(frozen, module = "headrace._core")]
 pub struct RabbitStore(Mutex<MessageStore>);
 
@@ -139,10 +162,13 @@ impl RabbitStore {
         py.detach(|| locked(&self.0).scan(key)).map(findings_of).map_err(disk_error)
     }
 
-    fn files(&self) -> Vec<(&'static str, u64, u64, u64, u64)> {
-        let one = |(key, state): (FileKey, _)| {
-            let state: FileState = state;
-            (kind_name(key.kind), key.number, state.bytes, state.valid, state.records)
+    fn files(&self) -> Vec<RabbitFile> {
+        let one = |(key, state): (FileKey, FileState)| RabbitFile {
+            kind: kind_name(key.kind),
+            number: key.number,
+            bytes: state.bytes,
+            referenced_bytes: state.valid,
+            records: state.records,
         };
         locked(&self.0).files().into_iter().map(one).collect()
     }
@@ -296,9 +322,16 @@ impl RabbitQueue {
         py.detach(|| locked(&self.0).reference_segment(number, &locked(&store.0)))
     }
 
-    fn totals(&self) -> (u64, u64, u64, u64, usize, usize) {
+    fn totals(&self) -> RabbitTotals {
         let totals = locked(&self.0).totals();
-        (totals.messages, totals.bytes, totals.lost, totals.next, totals.dirty, totals.journal_bytes)
+        RabbitTotals {
+            messages: totals.messages,
+            bytes: totals.bytes,
+            lost: totals.lost,
+            next: totals.next,
+            journal_records: totals.dirty,
+            journal_bytes: totals.journal_bytes,
+        }
     }
 
     fn segments(&self) -> Vec<(u64, u32, u64, bool)> {

@@ -1,7 +1,7 @@
 //! Conversion between layouts, for Python.
 
 use headrace_core::batch::HeaderCodec;
-use headrace_core::recast::{self as core, Carry, Rules};
+use headrace_core::recast::{self as core, Carry, Rules, Subject};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
@@ -35,6 +35,7 @@ fn recast(
         "no" => Carry::No,
         other => return Err(bad_input(format!("carry {other:?}; known: header key no"))),
     };
+    let subject = Subject::parse(subject);
     let rules = Rules { to, keys, nulls, subject, restore, carry, usual, subject_max, shift, time };
     let source = &batch.0;
     py.detach(|| core::recast(source, &rules)).map(Batch).map_err(|error| bad_input(error.to_string()))

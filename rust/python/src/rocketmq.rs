@@ -92,14 +92,25 @@ pub struct RocketScan(scan::Scan);
 
 #[pymethods]
 impl RocketScan {
-    /// (messages, of them in queues, where the next goes, whether the file is full)
-    fn counts(&self) -> (u64, u64, u64, bool) {
-        (self.0.messages, self.0.queued, self.0.end, self.0.full)
+    #[getter]
+    fn messages(&self) -> u64 {
+        self.0.messages
     }
 
-    /// (first store time ms, last store time ms)
-    fn times(&self) -> (Option<i64>, i64) {
-        (self.0.first_store_ms, self.0.last_store_ms)
+    /// Where the next message goes.
+    #[getter]
+    fn end(&self) -> u64 {
+        self.0.end
+    }
+
+    #[getter]
+    fn first_store_ms(&self) -> Option<i64> {
+        self.0.first_store_ms
+    }
+
+    #[getter]
+    fn last_store_ms(&self) -> i64 {
+        self.0.last_store_ms
     }
 
     /// [(from, to, why, nothing sound follows)]
@@ -168,10 +179,29 @@ impl RocketReader {
         py.detach(|| self.0.store_time(address, size)).map_err(disk_error)
     }
 
-    fn identify(&self, py: Python<'_>, address: u64) -> PyResult<Option<(String, i32, i64)>> {
+    fn identify(&self, py: Python<'_>, address: u64) -> PyResult<Option<RocketPlace>> {
         let found = py.detach(|| self.0.identify(address)).map_err(disk_error)?;
-        Ok(found.map(|(topic, queue, offset)| (text(py, &topic).to_string(), queue, offset)))
+        Ok(found.map(|(topic, queue, offset)| RocketPlace { topic: text(py, &topic).to_string(), queue, offset }))
     }
+}
+
+/// Whose message lies at an address.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct RocketPlace {
+    pub topic: String,
+    pub queue: i32,
+    pub offset: i64,
+}
+
+/// What a key file says of itself; `count` is one more than its entries.
+#[pyclass(frozen, get_all, module = "headrace._core")]
+pub struct RocketIndexHeader {
+    pub begin_ms: i64,
+    pub end_ms: i64,
+    pub begin_address: i64,
+    pub end_address: i64,
+    pub slots_used: i32,
+    pub count: i32,
 }
 
 #[pyclass(frozen, module = "headrace._core")]
@@ -211,10 +241,16 @@ impl RocketIndex {
         found.map_err(disk_error)
     }
 
-    /// (begin ms, end ms, begin address, end address, slots used, entries + 1)
-    fn header(&self) -> (i64, i64, i64, i64, i32, i32) {
-        let h = self.0.lock().unwrap_or_else(PoisonError::into_inner).header;
-        (h.begin_ms, h.end_ms, h.begin_address, h.end_address, h.slots_used, h.count)
+    fn header(&self) -> RocketIndexHeader {
+        let header = self.0.lock().unwrap_or_else(PoisonError::into_inner).header;
+        RocketIndexHeader {
+            begin_ms: header.begin_ms,
+            end_ms: header.end_ms,
+            begin_address: header.begin_address,
+            end_address: header.end_address,
+            slots_used: header.slots_used,
+            count: header.count,
+        }
     }
 
     #[getter]
@@ -238,6 +274,8 @@ fn rocketmq_crc(data: &[u8]) -> u32 {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RocketEncoded>()?;
     module.add_class::<RocketIndex>()?;
+    module.add_class::<RocketIndexHeader>()?;
+    module.add_class::<RocketPlace>()?;
     module.add_class::<RocketReader>()?;
     module.add_class::<RocketScan>()?;
     module.add_function(wrap_pyfunction!(rocketmq_bytes_of, module)?)?;

@@ -1,1 +1,1 @@
-"""The command `headrace`: one module per verb, thin over `headrace.ops`. The only door to typer and rich."""
+"""The command `headrace`: one module per verb, thin over `headrace.ops`. Only here are typer and rich imported."""

@@ -14,6 +14,10 @@ from headrace.cli.options import Directory, Key, KeyFile, Stream, parse_moment, 
 from headrace.record import Record
 from headrace.units import format_time_ns
 
+NO_BODY = "(null)"
+NO_TIME = "(no time)"
+"""What text shows for a message without a body, a tombstone of Kafka say: not the same as an empty one."""
+
 
 class Format(StrEnum):
     """How a message is printed."""
@@ -52,7 +56,7 @@ def cat(
         Format,
         typer.Option(
             "--format",
-            help="text: a line each. json: a JSON object each, data in base64. raw: payloads only.",
+            help="text: a line each. json: a JSON object each, key and data in base64. raw: payloads only.",
         ),
     ] = Format.text,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
@@ -61,10 +65,13 @@ def cat(
 ) -> int:
     """Print messages. Changes nothing; beside a running writer only what is durable is shown.
 
-    Exit code 0: printed. 1: printed, and damage was met on the way. 2: could not.
+    Exit code 0: printed. 1: printed, and damage was met on the way, or the directory holds what no reader here reads (it
+    is named on stderr; not with --stream). 2: could not.
     """
-    from headrace.cli.screen import plural, warn
+    from headrace.cli.screen import warn
+    from headrace.layouts.report import describe_unread
     from headrace.ops.cat import Reading, Selection
+    from headrace.units import plural
 
     first, after = parse_sequences(seq)
     select = Selection(
@@ -83,24 +90,28 @@ def cat(
         if follow:
             out.flush()
     out.flush()
+    left_out = [place for place in reading.unread if place.may_hold_messages]
+    for place in left_out:
+        warn(describe_unread(place))
     if reading.damage:
         warn(
             f"{plural(len(reading.damage), 'finding')}: damaged messages are not printed; headrace verify lists them"
         )
-        return 1
-    return 0
+    return 1 if reading.damage or left_out else 0
 
 
 def text_line(record: Record, stream: str, many: bool) -> bytes:
-    """Sequence, time, subject, headers, data; with the stream in front if there are several."""
+    """Sequence, time, subject, key, headers, data; with the stream in front if there are several."""
     from headrace.cli.screen import safe
 
     headers = "".join(f" {name}={value}" for name, values in record.header_map.items() for value in values)
-    shown = (record.data or b"").decode("utf-8", "backslashreplace")
+    shown = NO_BODY if record.data is None else record.data.decode("utf-8", "backslashreplace")
+    key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
     parts = [
         str(record.seq),
-        format_time_ns(record.time_ns),
+        format_time_ns(record.time_ns) if record.time_ns else NO_TIME,
         record.subject,
+        "" if key is None else f"key={key}",
         f"[{headers[1:]}]" if headers else "",
         shown,
     ]
@@ -110,12 +121,15 @@ def text_line(record: Record, stream: str, many: bool) -> bytes:
 
 def json_line(record: Record, stream: str, many: bool) -> bytes:
     """One object per line; the same keys whatever was asked."""
-    data = None if record.data is None else base64.b64encode(record.data).decode()
+    data, key = (
+        None if part is None else base64.b64encode(part).decode() for part in (record.data, record.key)
+    )
     document = {
         "stream": stream,
         "seq": record.seq,
-        "time": format_time_ns(record.time_ns),
+        "time": format_time_ns(record.time_ns) if record.time_ns else None,
         "subject": record.subject,
+        "key": key,
         "headers": record.header_map,
         "data": data,
     }

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from headrace.ops.conversion import ConvertReport
 
 LOGS_SHOWN_MAX = 40
+Order = Annotated[
+    str,
+    typer.Option("--order", help="Of logs that are joined: time (a merge), log (one after the other)."),
+]
+UnreadOk = Annotated[
+    bool, typer.Option("--unread-ok", help="Go on without what SRC holds and no reader here reads.")
+]
 _STYLES = {"kept": "green", "changed": "yellow", "carried": "yellow", "lost": "bold red"}
 
 
@@ -61,14 +68,23 @@ def convert(
             help="Where subjects go that the target has no place for: header, key, no.",
         ),
     ] = "header",
+    order: Order = "time",
     log: Annotated[
         str | None,
-        typer.Option("--log", "-s", metavar="NAME", help="Only this stream, channel, partition or queue."),
+        typer.Option(
+            "--log",
+            "-s",
+            metavar="NAME",
+            help="Only this stream, channel, queue, partition or topic, or a pattern.",
+        ),
     ] = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
-            "--option", "-o", metavar="NAME=VALUE", help="An option of the target under its own name."
+            "--option",
+            "-o",
+            metavar="NAME=VALUE",
+            help="An option of the target under its own name; for jetstream of the streams: retention=workqueue.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -77,6 +93,7 @@ def convert(
     restart: Annotated[
         bool, typer.Option("--restart", help="Throw away what an interrupted conversion has built.")
     ] = False,
+    unread_ok: UnreadOk = False,
     key: Key = None,
     key_file: KeyFile = None,
     as_json: Json = False,
@@ -86,7 +103,8 @@ def convert(
     First comes a table of what is kept, changed, carried along in headers, or lost. Interrupted, the same command goes
     on. At the end both sides are read again and compared by count and hash; only then DST gets its name.
 
-    Exit code 0: everything converted. 1: converted, and the source is damaged. 2: could not.
+    Exit code 0: everything converted. 1: converted, and the source is damaged; or not converted, because SRC holds what no
+    reader here reads (it is named; --unread-ok goes on without it). 2: could not.
     """
     from headrace.cli.screen import Screen, print_json, progress
     from headrace.ops.conversion import convert as run
@@ -98,7 +116,7 @@ def convert(
             show_plan(screen, plan)
 
     secret = read_key(key, key_file)
-    with progress("converting") as tell:
+    with progress("copying, then comparing", in_bytes=False) as show_steps:
         report = run(
             source,
             target,
@@ -107,26 +125,34 @@ def convert(
             subject=subject,
             carry=carry,
             log=log,
+            order=order,
             options=_options(options or []),
             key=secret,
             dry_run=dry_run,
             restart=restart,
-            progress=tell,
+            unread_ok=unread_ok,
+            progress=show_steps,
             approve=show,
         )
     if as_json:
         print_json(report.to_dict())
-        return 1 if report.damage else 0
+        return report.exit_code
     return show_converted(screen, report)
 
 
 def show_converted(screen: Screen, report: ConvertReport) -> int:
     """Print what was done; returns the exit code."""
-    from headrace.cli.screen import plural
+    from headrace.units import plural
 
+    if report.stopped:
+        screen.line(
+            "nothing was written: what is not read would be left out; --unread-ok goes on without it",
+            "bold red",
+        )
+        return report.exit_code
     if report.dry_run:
         screen.line("nothing was written (--dry-run)", "bold")
-        return 0
+        return report.exit_code
     for each in report.logs:
         for note in each.notes:
             screen.line(f"  {each.source}: {note}", "dim")
@@ -141,12 +167,12 @@ def show_converted(screen: Screen, report: ConvertReport) -> int:
         (f"{plural(report.messages, 'message')}, both sides compared by count and hash", "bold green"),
         (f" ({report.seconds:.1f} s{again})", None),
     )
-    return 1 if report.damage else 0
+    return report.exit_code
 
 
 def show_plan(screen: Screen, plan: ConvertReport) -> None:
     """Print what becomes of which log, and what is lost."""
-    from headrace.cli.screen import plural
+    from headrace.units import plural
 
     screen.parts(
         (plan.source, "bold"),
@@ -163,6 +189,7 @@ def show_plan(screen: Screen, plan: ConvertReport) -> None:
         )
     if len(plan.logs) > LOGS_SHOWN_MAX:
         screen.line(f"  and {len(plan.logs) - LOGS_SHOWN_MAX} more", "dim")
+    screen.unread(plan.unread)
 
 
 def _options(given: list[str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The entry: the app with its commands, and the one place where errors become a line and an exit code.
 
-0  fine, sound        1  done, but damage was found        2  could not        130  Ctrl-C
+0  fine, sound        1  done, but something is damaged or was not read        2  could not        130  Ctrl-C
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from headrace.errors import HeadraceError
 
 EXIT_COULD_NOT = 2
 EXIT_INTERRUPTED = 130
-EPILOG = "Exit codes: 0 fine and sound, 1 damage was found, 2 could not be done."
+NO_COMMAND = "NoArgsIsHelpError"
+"""What typer raises where a command is missing; its text is the help."""
+EPILOG = "Exit codes: 0 fine and sound, 1 damaged or not read as a whole, 2 could not be done."
 
 app = typer.Typer(
     name="headrace",
@@ -88,8 +90,12 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(arguments, "DiskFault", f"{place}{error.strerror or error}")
     except Exception as error:
         usage = getattr(error, "format_message", None)  # how typer says that the command line is wrong
+        if usage is not None and type(error).__name__ == NO_COMMAND:
+            print(usage(), file=sys.stderr)
+            return EXIT_COULD_NOT
         if usage is not None:
-            return _fail(arguments, "BadInput", f"{usage()} (see headrace --help)")
+            command = getattr(getattr(error, "ctx", None), "command_path", "headrace")
+            return _fail(arguments, "BadInput", f"{usage()} (see {command} --help)")
         if os.environ.get("HEADRACE_DEBUG"):
             traceback.print_exc()
         text = f"a fault in headrace itself: {type(error).__name__}: {error}; HEADRACE_DEBUG=1 shows where"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.errors import BadInput
-from headrace.units import parse_time_ns
+from headrace.units import clamp_time_ns, parse_time_ns
 
 KEY_BYTES_MAX = 4096
 SEQUENCE_MAX = (1 << 63) - 1
@@ -17,7 +17,7 @@ Directory = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="A directory of NATS JetStream (a store, its `jetstream` folder, one stream), NATS Streaming, Kafka or RabbitMQ.",
+        help="A directory of NATS JetStream (a store, its `jetstream` folder, one stream), NATS Streaming, Kafka, RocketMQ or RabbitMQ, or an archive.",
         show_default=False,
     ),
 ]
@@ -27,7 +27,8 @@ Stream = Annotated[
         "--stream",
         "-s",
         metavar="NAME",
-        help="Only this stream (ACCOUNT/NAME for other accounts), channel, partition or queue.",
+        help="Only this stream (ACCOUNT/NAME for other accounts), channel, queue, partition or topic (all its "
+        "partitions), or a pattern: 'orders-*'. Topics that a broker keeps for itself only when named.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="The answer as JSON on stdout.")]
@@ -92,7 +93,7 @@ def parse_moment(option: str, text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        return parse_time_ns(text)
+        return clamp_time_ns(parse_time_ns(text))
     except ValueError as error:
         raise BadInput(
             f"{option} {text!r}: not a time; write 2026-11-15, 2026-11-15T18:23:36Z or with a zone"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.options import Directory, Json, Key, KeyFile, Stream, read_key
-from headrace.errors import BadInput
+from headrace.errors import BadInput, NotFound
 from headrace.units import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from headrace.ops.archive import ArchiveResult, Released
     from headrace.ops.engines import Engine
 
-EPILOG = "Exit codes: 0 fine and sound, 1 damage was found, 2 could not be done, 130 interrupted."
+EPILOG = (
+    "Exit codes: 0 fine and sound, 1 damaged or not read as a whole, 2 could not be done, 130 interrupted."
+)
 LISTED_MAX = 40
 
 app = typer.Typer(
@@ -91,6 +94,14 @@ def server_of(text: str, creds: str | None) -> Access | None:
     from headrace.client import read_access
 
     return read_access(text).with_secrets(creds=creds)
+
+
+def check_source(text: str) -> None:
+    """NotFound before an engine is started for nothing."""
+    from headrace.layouts.places import check_path, is_remote
+
+    if not is_remote(text) and not Path(check_path(text)).exists():
+        raise NotFound(f"{text}: no such directory")
 
 
 def volume_of(server: Access) -> Volume:
@@ -186,6 +197,8 @@ def archive(
     )
     options.check()
     server = server_of(source, creds)
+    if server is None:
+        check_source(source)
     if release and server is None:
         raise BadInput("--release is for a server as SRC: nats://host:4222")
     if server is not None:
@@ -209,7 +222,7 @@ def archive(
         print_json(result.to_dict())
     else:
         _show_archive(Screen(), result)
-    return 0
+    return 1 if result.left_out else 0
 
 
 @app.command("archive-slice", epilog=EPILOG)
@@ -246,7 +259,7 @@ def archive_slice(
 
 
 def _show_archive(screen: Screen, result: ArchiveResult) -> None:
-    from headrace.cli.screen import plural
+    from headrace.units import plural
 
     for log, first, following, size in result.groups[:LISTED_MAX]:
         screen.line(f"  {log}  {first}..{following - 1}  {format_size(size)}")
@@ -260,6 +273,7 @@ def _show_archive(screen: Screen, result: ArchiveResult) -> None:
                 f"  {each.name}: {plural(each.left, 'sequence')} of the newest block left for later (--newest takes them)",
                 "dim",
             )
+    screen.unread(result.unread)
     if result.dry_run:
         screen.line(
             f"{result.target}: would write {plural(result.blocks, 'group')} of blocks (--dry-run)", "bold"
@@ -293,14 +307,9 @@ def verify(
     """
     from headrace.cli.pipeline_line import line
     from headrace.cli.verify import show_report
-    from headrace.cli.volumes import show_verification
     from headrace.ops.parallel import verify as run
-    from headrace.ops.verify import VerifyReport
 
+    check_source(directory)
     with engine_of(engine, master) as made, line("verify") as tell:
         report = run(directory, stream=stream, key=read_key(key, key_file), engine=made, progress=tell)
-    return (
-        show_report(report, as_json)
-        if isinstance(report, VerifyReport)
-        else show_verification(report, as_json)
-    )
+    return show_report(report, as_json)

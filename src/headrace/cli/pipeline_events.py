@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,6 @@ from headrace.units import parse_duration_ns
 if TYPE_CHECKING:
     from headrace.client import Access
     from headrace.layouts.base import Volume
-    from headrace.ops._kernels import Batch
 
 Place = Annotated[
     str,
@@ -34,7 +33,7 @@ Events = Annotated[
 
 @contextmanager
 def _opened(source: str, server: Access | None, key: str | None) -> Generator[Volume]:
-    from headrace.layouts.detect import open_volume
+    from headrace.layouts.registry import open_volume
 
     with volume_of(server) if server is not None else open_volume(source, key=key) as volume:
         yield volume
@@ -64,10 +63,11 @@ def health(
 
     Needs a stream that captures $JS.EVENT.> (--setup makes it), and consumers with a sample frequency for ack times.
     """
-    from headrace.cli.screen import Screen, plural, print_json
+    from headrace.cli.screen import Screen, print_json
     from headrace.ops.events import CAPTURED, STREAM
     from headrace.ops.health import health as run
     from headrace.ops.health_page import duration, page
+    from headrace.units import plural
 
     server = server_of(source, creds)
     window_ns = parse_duration_ns(window)
@@ -122,7 +122,19 @@ def dlq(
     attempts: Annotated[int, typer.Option("--attempts", help="Not more often than this.", min=1)] = 3,
     subject: Annotated[
         str | None,
-        typer.Option("--subject", metavar="TEXT", help="Publish there, instead of on their own subjects."),
+        typer.Option(
+            "--subject",
+            metavar="TEXT",
+            help="Publish there, instead of on their own subjects; 'retry.{subject}' has the own one in it.",
+        ),
+    ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            "--into",
+            metavar="STREAM",
+            help="The stream that takes them. Without it: their own, or the one that takes --subject.",
+        ),
     ] = None,
     to: Annotated[
         str | None,
@@ -136,11 +148,13 @@ def dlq(
 ) -> int:
     """Publish again what consumers were given too often: the originals, with attempts counted in a header.
 
-    Each has the id dlq:STREAM:SEQ:ATTEMPT, so that running this twice publishes once.
+    Each has the id dlq:STREAM:SEQ:ATTEMPT, so that running this twice publishes once. No other stream than the one that
+    is meant takes them: when it does not take a subject, nothing is published.
     """
-    from headrace.cli.screen import Screen, plural, print_json
-    from headrace.client import Connection, Publisher
+    from headrace.cli.screen import Screen, print_json
+    from headrace.client import Connection, Resender
     from headrace.ops.dead_letters import dead_letters
+    from headrace.units import plural
 
     if to is not None and source.startswith(("nats://", "tls://")):
         raise BadInput("--to is for a directory as SRC: a server gets them back itself")
@@ -149,34 +163,19 @@ def dlq(
         raise BadInput(
             "a directory can only be looked at (--dry-run); --to names the server that gets the messages"
         )
-    with _opened(source, server if to is None else None, read_key(key, key_file)) as volume:
-        if dry_run or server is None:
-            result = dead_letters(
-                volume,
-                events=events,
-                stream=stream,
-                consumer=consumer,
-                attempts_max=attempts,
-                subject=subject,
-            )
-        else:
-            with Connection(server, "headrace-dlq") as connection:
-
-                def republish(batch: Batch) -> tuple[int, int]:
-                    sender = Publisher(connection)
-                    sender.publish(batch)
-                    done = sender.flush()
-                    return done.stored, done.duplicates
-
-                result = dead_letters(
-                    volume,
-                    events=events,
-                    stream=stream,
-                    consumer=consumer,
-                    attempts_max=attempts,
-                    republish=republish,
-                    subject=subject,
-                )
+    with (
+        _opened(source, server if to is None else None, read_key(key, key_file)) as volume,
+        nullcontext() if dry_run or server is None else Connection(server, "headrace-dlq") as connection,
+    ):
+        result = dead_letters(
+            volume,
+            events=events,
+            stream=stream,
+            consumer=consumer,
+            attempts_max=attempts,
+            resend=None if connection is None else Resender(connection, stream=into, subject=subject),
+            subject=subject,
+        )
     if as_json:
         print_json(result.to_dict())
         return 0

@@ -6,9 +6,20 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.convert import Order, UnreadOk
 from headrace.cli.options import Json, Key, KeyFile, read_key
 from headrace.cli.pipeline import EPILOG as CODES
-from headrace.cli.pipeline import Creds, DryRun, EngineName, Logs, Master, app, engine_of, server_of
+from headrace.cli.pipeline import (
+    Creds,
+    DryRun,
+    EngineName,
+    Logs,
+    Master,
+    app,
+    check_source,
+    engine_of,
+    server_of,
+)
 from headrace.errors import BadInput
 
 
@@ -37,7 +48,9 @@ def replay(
     stream: Annotated[
         str | None,
         typer.Option(
-            "--into", metavar="STREAM", help="The stream that must be there; its subjects take the messages."
+            "--into",
+            metavar="STREAM",
+            help="The stream that takes the messages, and no other. It must take their subjects: see --subject.",
         ),
     ] = None,
     application: Annotated[
@@ -59,7 +72,11 @@ def replay(
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option("--subject", metavar="TEXT", help="The subject that the messages get, as of convert."),
+        typer.Option(
+            "--subject",
+            metavar="TEXT",
+            help="The subject that the messages get, as of convert; 'copy.{subject}' has their own in it.",
+        ),
     ] = None,
     first: Annotated[
         int | None, typer.Option("--from", metavar="SEQ", help="From this sequence on.", min=0)
@@ -81,10 +98,11 @@ def replay(
     stream's duplicate window. Into a directory sequences are kept, and a second run goes on where it ends.
     """
     from headrace.cli.pipeline_line import line
-    from headrace.cli.screen import Screen, plural, print_json
+    from headrace.cli.screen import Screen, print_json
     from headrace.client import StreamTarget
     from headrace.ops.replay import DirectoryTarget, ReplayTask, Target
     from headrace.ops.replay import replay as run
+    from headrace.units import plural
 
     server = server_of(target, creds)
     if (server is None) == (layout is None):
@@ -107,6 +125,7 @@ def replay(
         key=read_key(key, key_file),
     )
     name = target if server is None else server.place
+    check_source(source)
     with (
         engine_of("local" if dry_run else engine, None if dry_run else master) as made,
         line("replay") as tell,
@@ -149,7 +168,9 @@ def convert(
         str | None, typer.Option("--subject", metavar="TEXT", help="As of headrace convert.")
     ] = None,
     log: Annotated[str | None, typer.Option("--log", "-s", metavar="NAME", help="Only this one.")] = None,
+    order: Order = "time",
     restart: Annotated[bool, typer.Option("--restart", help="As of headrace convert.")] = False,
+    unread_ok: UnreadOk = False,
     engine: EngineName = "spark",
     master: Master = None,
     dry_run: DryRun = False,
@@ -166,6 +187,7 @@ def convert(
     from headrace.cli.screen import Screen, print_json
     from headrace.ops.parallel import convert as run
 
+    check_source(source)
     with engine_of("local" if dry_run else engine, None if dry_run else master) as made:
         report = run(
             source,
@@ -175,13 +197,15 @@ def convert(
             rules=tuple(rules or ()),
             subject=subject,
             log=log,
+            order=order,
             restart=restart,
+            unread_ok=unread_ok,
             dry_run=dry_run,
             key=read_key(key, key_file),
         )
     if as_json:
         print_json(report.to_dict())
-        return 1 if report.damage else 0
+        return report.exit_code
     screen = Screen()
     show_plan(screen, report)
     return show_converted(screen, report)

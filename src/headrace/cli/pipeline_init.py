@@ -89,8 +89,7 @@ def init(
 
     Needs pip install 'pyspark[pipelines]'. Into a server the subjects (processed.> by default) need a stream.
     """
-    from headrace.layouts.places import only_read
-    from headrace.ops.plan import absolute
+    from headrace.layouts.places import absolute, only_read
 
     place = Path(project).absolute()
     if place.exists():

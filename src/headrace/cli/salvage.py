@@ -29,18 +29,14 @@ def salvage(
 
     Exit code 0: everything was sound. 1: something had to be left behind. 2: could not.
     """
-    from headrace.cli.screen import Screen, plural, print_json, progress
-    from headrace.ops.plan import room_at
-    from headrace.ops.salvage import salvage as run
-    from headrace.ops.salvage_volume import salvage_volume
+    from headrace.cli.screen import Screen, print_json, progress
+    from headrace.ops.look import salvage as run
+    from headrace.units import plural
 
-    secret, room = read_key(key, key_file), room_at(directory)
+    secret = read_key(key, key_file)
     with progress("saving") as tell:
-        if room is not None:
-            report = salvage_volume(room, directory, out, log=stream, key=secret, progress=tell)
-        else:
-            report = run(directory, out, stream=stream, key=secret, progress=tell)
-    code = 2 if not report.copy_sound else 0 if report.complete else 1
+        report = run(directory, out, log=stream, key=secret, progress=tell)
+    code = report.exit_code
     if as_json:
         print_json(report.to_dict())
         return code
@@ -61,6 +57,7 @@ def salvage(
             screen.line(f"  could not be saved: {problem}", "red")
         for note in each.notes:
             screen.line(f"  note: {note}", "dim")
+    screen.unread(report.unread)
     verdict = "verified as sound" if report.copy_sound else "but it does NOT verify as sound"
     screen.parts(
         (f"{report.out}: ", None),

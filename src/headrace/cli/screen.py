@@ -25,8 +25,9 @@ from rich.progress import (
 from rich.text import Text
 
 from headrace.layouts.base import Damage
-from headrace.ops.plan import Progress as Tell
-from headrace.ops.verify import describe
+from headrace.layouts.layout import Progress as Tell
+from headrace.layouts.report import describe, describe_unread
+from headrace.layouts.unread import Unread
 
 BAR_WIDTH = 32
 _DAMAGE_LISTED_MAX = 200
@@ -58,6 +59,11 @@ class Screen:
             self.line(f"  {describe(each)}", "red")
         if len(found) > _DAMAGE_LISTED_MAX:
             self.line(f"  … and {len(found) - _DAMAGE_LISTED_MAX:,} more; --json lists all", "red")
+
+    def unread(self, found: list[Unread]) -> None:
+        """What is there and not read, one per line."""
+        for each in found:
+            self.line(f"  {describe_unread(each)}", "bold yellow" if each.may_hold_messages else "dim")
 
     def bar(
         self, size: int, largest: int, live: float, damage: list[tuple[float, float]]
@@ -93,28 +99,22 @@ def warn(text: str) -> None:
 
 
 @contextmanager
-def progress(what: str) -> Generator[Tell | None]:
-    """A bar with speed and time left on stderr; None when nobody would see it."""
+def progress(what: str, *, in_bytes: bool = True) -> Generator[Tell | None]:
+    """A bar with speed and time left on stderr; None when nobody would see it. Steps that are no bytes: a percentage."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+    amounts = (
+        (DownloadColumn(binary_units=True), TransferSpeedColumn())
+        if in_bytes
+        else (TextColumn("{task.percentage:>3.0f} %"),)
     )
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(what, total=1)
 
         def tell(done: int, total: int) -> None:
             bar.update(task, completed=done, total=max(total, 1))
 
         yield tell
-
-
-def plural(count: int, word: str) -> str:
-    """`1 message`, `2,000 messages`."""
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

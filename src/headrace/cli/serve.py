@@ -66,7 +66,7 @@ def serve(
         typer.Option(
             "--store_dir",
             metavar="DIR",
-            help="Where streams live (-sd). Without it: the folder headrace/NAME in your data directory.",
+            help="Where streams live (-sd). Without it: a folder in your data directory for the name or, without one, the port (headrace/NAME, headrace/port-4224).",
         ),
     ] = None,
     sync: Annotated[

@@ -48,8 +48,9 @@ def open_(
 
     Exit code 0: opened. 1: opened, and damage was found. 2: could not.
     """
-    from headrace.cli.screen import Screen, plural, print_json
+    from headrace.cli.screen import Screen, print_json
     from headrace.ops.store import open_store
+    from headrace.units import plural
 
     given = (_from_file(config, layout, directory) if config is not None else {}) | _flags(context.args)
     report = open_store(
@@ -84,12 +85,11 @@ def open_(
 def _from_file(path: str, layout: str | None, directory: str) -> dict[str, Any]:
     """Options from a file; NATS Streaming's own configuration file is known by its braces."""
     from headrace.cli.screen import warn
-    from headrace.layouts.detect import detect, room
-    from headrace.layouts.nats_streaming.room import StreamingRoom
+    from headrace.layouts.registry import detect, layout_named
     from headrace.ops.store import read_options
 
-    where = room(layout or detect(directory)) if layout or Path(directory).exists() else None
-    if not isinstance(where, StreamingRoom) or path.endswith((".json", ".toml")):
+    where = layout_named(layout or detect(directory)) if layout or Path(directory).exists() else None
+    if where is None or not where.has_server_config or path.endswith((".json", ".toml")):
         return read_options(path)
     try:
         if "{" not in Path(path).read_text():
@@ -98,12 +98,11 @@ def _from_file(path: str, layout: str | None, directory: str) -> dict[str, Any]:
         return read_options(path)  # which says what is wrong
     from headrace.server.config.text import read_file
 
-    found = where.read_config(_values(read_file(Path(path))))
+    found = where.read_server_config(_values(read_file(Path(path))))
+    assert found is not None
     if found.passed_over:
         warn(f"{path}: not of the store, passed over: {', '.join(found.passed_over)}")
-    bare = type(found.options)()
-    named = {name: getattr(found.options, name) for name in bare.__struct_fields__}
-    return {name: value for name, value in named.items() if value != getattr(bare, name)}
+    return found.options.changed()
 
 
 def _values(node: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The one door of this room to the core."""
+"""The one module of the client that calls the Rust core."""
 
 from headrace._core import Batch, Intake, __version__, encode_acks, encode_publishes
 

@@ -26,7 +26,7 @@ import msgspec
 
 from headrace.client._kernels import Intake, __version__
 from headrace.client.access import Access
-from headrace.client.patience import Patience, passing
+from headrace.client.retrying import RetryDeadline, passing
 from headrace.client.transport import PlainTransport, TlsTransport, Transport
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 from headrace.nkeys import sign
@@ -77,7 +77,7 @@ class Connection:
         self._kept: list[Message] = []
         self._turn = 0
         self._told_of: list[tuple[str, int]] = []
-        patience = Patience()
+        retry = RetryDeadline()
         while True:
             try:
                 self.reconnect()
@@ -85,7 +85,7 @@ class Connection:
             except ConnectionLost as problem:
                 if not patient:
                     raise
-                patience.pause(problem, "connecting")
+                retry.pause(problem, "connecting")
 
     # Life
 
@@ -328,7 +328,7 @@ class Connection:
     def ask(self, name: str, body: Any = None) -> dict[str, Any]:
         """api(), again on another connection while the server restarts or its cluster has no leader. For calls that may be
         made twice."""
-        patience = Patience()
+        retry = RetryDeadline()
         while True:
             try:
                 return self.api(name, body, ASK_S)
@@ -339,7 +339,7 @@ class Connection:
                 problem = ConnectionLost(str(refusal))
             except ConnectionLost as lost:
                 problem = lost
-            patience.pause(problem, name)
+            retry.pause(problem, name)
             try:
                 self.reconnect()
             except ConnectionLost:

@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.client._kernels import Batch
 from headrace.client.connection import Connection
-from headrace.client.patience import Patience, passing
+from headrace.client.retrying import RetryDeadline, passing
 from headrace.errors import ConnectionLost, ServerRefused
 from headrace.units import parse_time_ns
 
@@ -42,7 +42,7 @@ def get_range(
 
 
 def _group(connection: Connection, stream: str, first: int, following: int) -> Batch:
-    patience = Patience()
+    retry = RetryDeadline()
     while True:
         try:
             return _ask(connection, stream, first, following)
@@ -52,7 +52,7 @@ def _group(connection: Connection, stream: str, first: int, following: int) -> B
             problem = ConnectionLost(str(refusal))
         except ConnectionLost as lost:
             problem = lost
-        patience.pause(problem, f"stream {stream}: reading at {first}")
+        retry.pause(problem, f"stream {stream}: reading at {first}")
         try:
             connection.reconnect()
         except ConnectionLost:

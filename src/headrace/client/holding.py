@@ -138,7 +138,7 @@ class Hold:
         first = intake.open(len(batch))
         connection.send(encode_acks(batch, word, answers.encode(), first))
         until = time.monotonic() + QUIET_S
-        while intake.acks()[0] < first + len(batch):
+        while intake.acks().floor < first + len(batch):
             left = until - time.monotonic()
             if left <= 0:
                 raise ConnectionLost(

@@ -5,19 +5,25 @@
 
 A connection that breaks is replaced and everything without an answer is sent again: with ids (or producer numbers)
 the server stores each once. An error of the server ends the publishing and names the message.
+
+With `into` one stream is meant and no other: subjects are compared before a batch is sent, every message names the
+stream, and so must every answer.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from headrace.client._kernels import Batch, encode_publishes
 from headrace.client.connection import Connection, Message
-from headrace.client.patience import PASSING, Patience
+from headrace.client.destination import Destination, stream_of
+from headrace.client.retrying import PASSING, RetryDeadline
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 
 SLICE_MESSAGES = 4096
@@ -25,6 +31,22 @@ SLICE_BYTES = 4 << 20
 WINDOW = 16_384
 ANSWER_S = 30.0
 NO_RESPONDERS = "503"
+SUBJECTS_ASKED_MAX = 20
+"""So many subjects are asked about when nobody answers a publish."""
+FIRST_TIME_ONLY = tuple(
+    f"Nats-{name}"
+    for name in (
+        "Expected-Stream",
+        "Expected-Last-Sequence",
+        "Expected-Last-Subject-Sequence",
+        "Expected-Last-Subject-Sequence-Subject",
+        "Expected-Last-Msg-Id",
+        "Batch-Id",
+        "Batch-Sequence",
+        "Batch-Commit",
+    )
+)
+"""Headers that were a condition of the first publish, and are stored with the message: of no meaning when it comes again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +58,43 @@ class Published:
     last_sequence: int
 
 
+class NobodyAnswers(ConnectionLost):
+    """No stream takes the subject of a publish, or the one that does has no leader now."""
+
+
 class Publisher:
     """For one thread; the connection is its own while it works."""
 
-    def __init__(self, connection: Connection, *, window: int = WINDOW) -> None:
-        self._connection, self._window = connection, max(window, 1)
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        window: int = WINDOW,
+        into: Destination | None = None,
+        without: Sequence[str] = (),
+    ) -> None:
+        """`without`: headers of the messages that are not sent."""
+        self._connection, self._window, self._into = connection, max(window, 1), into
+        self._without = [name.encode() for name in without]
         self._inbox = connection.new_inbox().encode()
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._before = connection.intake.acks()
-        self._patience = Patience()
+        self._retry = RetryDeadline()
+        self._subjects: list[bytes] = []
+        """Of the batch that is being sent, where no stream is named."""
         self._listen()
 
     def _listen(self) -> None:
         sid = self._connection.subscribe(f"{self._inbox.decode()}.*")
         self._connection.intake.expect_acks(sid)
+        self._connection.intake.expect_stream([] if self._into is None else self._into.spellings())
 
     def publish(self, batch: Batch, *, id_prefix: str | None = None, producer: str | None = None) -> None:
         """Send; returns when few enough are under way. Ids: the batch's keys, or the prefix and the position."""
+        if self._into is not None:
+            self._into.check(batch)
+        else:
+            self._subjects = batch.subjects()[:SUBJECTS_ASKED_MAX]
         start = 0
         while start < len(batch):
             part = batch.slice(start, start + SLICE_MESSAGES)
@@ -63,12 +105,14 @@ class Publisher:
 
     def _send(self, batch: Batch, id_prefix: str | None, producer: str | None) -> None:
         connection = self._connection
-        first = connection.intake.acks()[1]
+        first = connection.intake.acks().next
         data = encode_publishes(
             batch,
             self._inbox,
             None if id_prefix is None else id_prefix.encode(),
             None if producer is None else producer.encode(),
+            None if self._into is None else self._into.stream.encode(),
+            self._without,
             first,
             connection.max_payload,
         )
@@ -82,25 +126,25 @@ class Publisher:
 
     def flush(self) -> Published:
         """Wait for every answer."""
-        self._await(self._connection.intake.acks()[1])
-        _, _, stored, duplicates, last = self._connection.intake.acks()
-        return Published(stored - self._before[2], duplicates - self._before[3], last)
+        self._await(self._connection.intake.acks().next)
+        acks, before = self._connection.intake.acks(), self._before
+        return Published(acks.stored - before.stored, acks.duplicates - before.duplicates, acks.last_seq)
 
     def _await(self, floor: int) -> None:
         intake = self._connection.intake
         moved = time.monotonic()
-        while (before := intake.acks()[0]) < floor:
+        while (before := intake.acks().floor) < floor:
             try:
                 self._look(self._connection.receive(ANSWER_S, floor=floor))
-                if intake.acks()[0] > before:
+                if intake.acks().floor > before:
                     moved = time.monotonic()
-                    self._patience.moved()
+                    self._retry.moved()
                 elif time.monotonic() - moved > ANSWER_S:
                     raise ConnectionLost(f"no answer to a publish for {ANSWER_S:g} s")
             except ConnectionLost as problem:
                 self._again(problem)
                 moved = time.monotonic()
-        floor = intake.acks()[0]
+        floor = intake.acks().floor
         while self._waiting and self._waiting[0][0] <= floor:
             self._waiting.popleft()
 
@@ -110,9 +154,11 @@ class Publisher:
             if not message.subject.encode().startswith(self._inbox):
                 continue
             if message.status == NO_RESPONDERS:
-                raise ConnectionLost("no stream takes that subject, or it has no leader")
+                raise NobodyAnswers("no stream takes that subject, or it has no leader")
             try:
-                error = msgspec.json.decode(message.payload)["error"]
+                answer = msgspec.json.decode(message.payload)
+                self._refuse_stranger(answer)
+                error = answer["error"]
                 code, text = (
                     int(error.get("err_code") or error.get("code") or 0),
                     str(error.get("description")),
@@ -123,14 +169,30 @@ class Publisher:
                 raise ConnectionLost(text)
             raise ServerRefused(f"a publish was refused: {text} (error {code})", code)
 
+    def _refuse_stranger(self, answer: dict[str, Any]) -> None:
+        """An ack of another stream than the one that was named: no server should, and it would be a loss if one did."""
+        if self._into is not None and "error" not in answer and "stream" in answer:
+            raise ServerRefused(
+                f"a message for stream {self._into.stream} was stored in {answer['stream']} (sequence {answer.get('seq')}): "
+                "the server did not heed Nats-Expected-Stream; remove it there"
+            )
+
+    def _refuse_without_stream(self) -> None:
+        """NotFound for a subject that no stream takes: to wait for a leader would be in vain."""
+        for subject in self._subjects:
+            stream_of(self._connection, subject.decode("utf-8", "replace"))
+        self._subjects = []
+
     def _again(self, problem: ConnectionLost) -> None:
         """Reconnect and send what has no answer; not for ever."""
         while True:
-            self._patience.pause(problem, "publishing")
+            self._retry.pause(problem, "publishing")
             try:
                 self._connection.reconnect()
+                if isinstance(problem, NobodyAnswers):
+                    self._refuse_without_stream()
                 self._listen()
-                floor = self._connection.intake.acks()[0]
+                floor = self._connection.intake.acks().floor
                 for end, data in self._waiting:
                     if end > floor:
                         self._connection.send(data, ANSWER_S)

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.client._kernels import Batch
 from headrace.client.connection import NO_RESPONDERS, Connection, Message
-from headrace.client.patience import Patience, passing
+from headrace.client.retrying import RetryDeadline, passing
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 
 REQUEST_MESSAGES = 16_384
@@ -38,12 +38,12 @@ def pull_range(
     bodies: bool = True,
 ) -> Iterator[Batch]:
     """Messages of `[first, following)` on the subjects, in order. Without `bodies` neither headers nor data are sent."""
-    position, patience = first, Patience()
+    position, retry = first, RetryDeadline()
     while position < following:
         try:
             for batch in _Pull(connection, stream, position, following, subjects, bodies):
                 position = batch.last_position + 1
-                patience.moved()
+                retry.moved()
                 # Without bodies the server adds a header with the size: nobody asked for that.
                 kept = batch.filter(None, following, None, None, list(subjects))
                 if len(kept):
@@ -52,7 +52,7 @@ def pull_range(
                 return
             raise ConnectionLost(f"a replica that lags behind gave nothing from {position} on")
         except ConnectionLost as problem:
-            _again(connection, patience, problem, f"stream {stream}: reading at {position}")
+            _again(connection, retry, problem, f"stream {stream}: reading at {position}")
 
 
 def _holds_more(
@@ -72,10 +72,10 @@ def _holds_more(
     return False
 
 
-def _again(connection: Connection, patience: Patience, problem: ConnectionLost, doing: str) -> None:
+def _again(connection: Connection, retry: RetryDeadline, problem: ConnectionLost, doing: str) -> None:
     """Connect anew, however often it takes."""
     while True:
-        patience.pause(problem, doing)
+        retry.pause(problem, doing)
         try:
             connection.reconnect()
             return

@@ -1,4 +1,4 @@
-"""A server's streams through the waist: a volume of logs whose parts can be read anywhere.
+"""A server's streams through the storage interface: a volume of logs whose parts can be read anywhere.
 
     ServerVolume(access).open("ORDERS").scan_tasks() → ServerTask: a range of sequences, picklable, with the access
 

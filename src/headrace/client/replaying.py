@@ -3,22 +3,24 @@
     Nats-Msg-Id   <application>:<log>:<sequence>
 
 Sent again, they are known: by a Headrace server for ever (it keeps a mark of each producer), by any other inside the
-stream's dedupe window.
+stream's dedupe window. With a named stream no other one takes a message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.client._kernels import Batch
 from headrace.client.access import Access
 from headrace.client.connection import Connection
-from headrace.client.publisher import Publisher
+from headrace.client.destination import named_stream
+from headrace.client.publisher import FIRST_TIME_ONLY, Publisher
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTarget:
-    """Publishes to whatever stream takes the subjects; `stream`, if given, must be there."""
+    """Publishes to `stream`, or, without one, to whatever stream takes the subjects."""
 
     access: Access
     stream: str | None = None
@@ -26,6 +28,13 @@ class StreamTarget:
     layout: str = "jetstream"
     spread: bool = True
     positions: bool = False
+
+    def checker(self) -> Callable[[Batch], None] | None:
+        """Refuses a batch with a subject that is not the named stream's; None where no stream is named."""
+        if self.stream is None:
+            return None
+        with Connection(self.access, "headrace-replay") as connection:
+            return named_stream(connection, self.stream).check
 
     def open(self, log: str) -> StreamTargetLog:
         """A connection of its own for each log."""
@@ -38,9 +47,8 @@ class StreamTargetLog:
     def __init__(self, target: StreamTarget, log: str) -> None:
         self._connection = Connection(target.access, "headrace-replay")
         try:
-            if target.stream is not None:
-                self._connection.ask(f"STREAM.INFO.{target.stream}")
-            self._publisher = Publisher(self._connection)
+            into = None if target.stream is None else named_stream(self._connection, target.stream)
+            self._publisher = Publisher(self._connection, into=into, without=FIRST_TIME_ONLY)
         except BaseException:
             self._connection.close()
             raise

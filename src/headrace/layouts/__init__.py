@@ -1,1 +1,1 @@
-"""One room per product. Layouts know files, never a client, and never each other."""
+"""One package per product. Layouts know files, never a client, and never each other."""

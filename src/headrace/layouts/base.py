@@ -1,34 +1,39 @@
-"""The waist. Everything above storage sees these types and no file.
+"""The storage interface. Everything above storage sees these types and no file.
 
     Volume  an opened directory: the logs in it, the lock, durability (`commit`)
     Log     one stream, channel, partition or queue: append, read, scan, remove, damage
-    StreamStore   a Log with the whole interface of the JetStream store
     Cursors       consumption state beside a log
     Frames        a run of messages in a layout's own encoding, passed through undecoded
     Ticket        what an append or removal hands out: give it to `commit` to have it on disk
 
-All ranges at the waist are half-open, `[first, next)`. Gaps are legal. The origin is the layout's
-(JetStream and NATS Streaming count from 1, the others from 0).
+All ranges are half-open, `[first, next)`. Gaps are legal. The origin is the layout's
+(JetStream and NATS Streaming count from 1, the others from 0). What JetStream's model needs beyond: stream_store.py.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from headrace._core import Batch
 from headrace.errors import BadInput
+from headrace.layouts.places import disk_at
+from headrace.layouts.readers import Readers
 from headrace.record import Record
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+ArrowTable: TypeAlias = Any
+"""A `pyarrow.Table`. pyarrow ships no types; `Any` by name is what strict type checkers accept."""
+ArrowBatch: TypeAlias = Any
+"""A `pyarrow.RecordBatch`."""
 Durability = Literal["sync", "interval"]
 Storage = Literal["file", "memory"]
+NO_READERS = Readers()
+# A record inside a damaged one belongs to its range.
+_COSTS_MESSAGES = frozenset({"bad-record", "unsound-tail", "missing"})
 
 
 class Ticket(NamedTuple):
@@ -56,6 +61,19 @@ class Damage:
     detail: str
     first_seq: int | None = None
     next_seq: int | None = None
+
+    @property
+    def costs_messages(self) -> bool:
+        """Whether it may have cost a message."""
+        return self.kind in _COSTS_MESSAGES
+
+
+class KnownRange(NamedTuple):
+    """Positions `[first, next)`, all of them live but for the removed ones."""
+
+    first: int
+    next: int
+    removed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +147,19 @@ class ScanTask(ABC):
     ) -> Iterator[Batch]:
         """The live messages of this part that match, in order. What is found unsound on the way is added to `damage`."""
 
+    def known_range(self, predicate: Predicate) -> KnownRange | None:
+        """The positions that match, where an index accounts for every one of them and nothing needs to be read."""
+        return None
+
+    def header_codec(self) -> str | None:
+        """How the headers of all its messages are encoded, where that is certain without reading: then `scan` gives
+        whole batches at once."""
+        return None
+
+    def own_column(self, name: str, batch: Batch) -> Any:
+        """A column that only this layout has (`Layout.columns`), as an Arrow array; None for one that it has not."""
+        return None
+
     def showing(self, columns: Sequence[str]) -> ScanTask:
         """The same part for somebody who looks at these columns only: others need not be fetched."""
         return self
@@ -142,7 +173,7 @@ class ScanTask(ABC):
         columns: Sequence[str] | None = None,
         predicate: Predicate | None = None,
         damage: list[Damage] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[ArrowBatch]:
         """The same as Arrow batches."""
         from headrace.arrow import to_record_batch
 
@@ -160,12 +191,27 @@ class Log(ABC):
         """Another one when the log was deleted and made again; empty where the layout does not tell."""
         return ""
 
+    @property
+    def readers(self) -> Readers:
+        """Who consumes the log and where they stand."""
+        return NO_READERS
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The subjects that the log takes, by its configuration; none where only its messages know."""
+        return ()
+
     @abstractmethod
     def append(self, batch: Batch, *, keep_positions: bool = False) -> Ticket:
         """Write all messages of the batch; positions and times are given to those without.
 
         With `keep_positions` the batch's own positions are taken; they must grow, gaps stay gaps.
         """
+
+    def append_copy(self, batch: Batch, *, keep_positions: bool = False) -> Ticket:
+        """The same for messages of another log (conversion, replay, sources): where the layout compares subjects with
+        the log's own, these are taken as they are."""
+        return self.append(batch, keep_positions=keep_positions)
 
     @abstractmethod
     def read(
@@ -204,9 +250,17 @@ class Log(ABC):
     def damage(self) -> list[Damage]:
         """What was found unsound since the log was opened."""
 
+    def unreachable_damage(self) -> list[Damage]:
+        """Of it, what no scan task would meet: files that should be there and are not."""
+        return [
+            each
+            for each in self.damage()
+            if each.kind == "missing" and disk_at(each.file).entry(each.file) is None
+        ]
+
     @abstractmethod
     def close(self) -> None:
-        """Give up the files. Reading and writing afterwards raises StoreClosed."""
+        """Give up the files. Every call that needs them raises StoreClosed afterwards; the name stays, and what was found."""
 
     @abstractmethod
     def scan_tasks(self, predicate: Predicate | None = None) -> list[ScanTask]:
@@ -230,15 +284,17 @@ class Log(ABC):
 
     def scan(
         self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[ArrowBatch]:
         """Arrow batches with the asked columns only (see `headrace.arrow.SCHEMA`)."""
         from headrace.arrow import to_record_batch
 
         for batch in self.batches(predicate):
             yield to_record_batch(batch, self.name, columns)
 
-    def to_arrow(self, columns: Sequence[str] | None = None, predicate: Predicate | None = None) -> pa.Table:
-        """All messages as one Arrow table."""
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+    ) -> ArrowTable:
+        """All messages as one `pyarrow.Table`."""
         import pyarrow as pa
 
         from headrace.arrow import schema
@@ -249,122 +305,8 @@ class Log(ABC):
         for batch in self.batches():
             yield from batch
 
-
-StorageUpdate = Callable[[int, int, int, str], None]
-"""Called with (messages +/-, bytes +/-, sequence or 0, subject or "") after each change."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotResult:
-    """A snapshot stream: read `chunks` to its end; `state` is what it contains."""
-
-    chunks: Iterator[bytes]
-    state: LogState
-
-
-class StreamStore(Log):
-    """The JetStream store, as the source document lists it. Batch forms stand beside."""
-
-    @abstractmethod
-    def store_msg(self, subject: str, hdr: bytes | None, msg: bytes) -> tuple[int, int]:
-        """Store one message; returns (sequence, time in ns). Durable after `commit`."""
-
-    @abstractmethod
-    def store_raw_msg(self, subject: str, hdr: bytes | None, msg: bytes, seq: int, ts: int) -> None:
-        """Store with a given sequence and time (mirrors, restore). Holes become deleted messages."""
-
-    @abstractmethod
-    def skip_msg(self, seq: int | None = None) -> int:
-        """Use up the next sequence without a message; returns it."""
-
-    @abstractmethod
-    def load_msg(self, seq: int) -> Record:
-        """One message. MessageNotFound if removed, EndOfStream beyond the last."""
-
-    @abstractmethod
-    def load_msgs(self, seqs: Sequence[int]) -> Batch:
-        """Many at once, in the order asked; absent ones are left out."""
-
-    @abstractmethod
-    def load_last_msg(self, subject: str) -> Record:
-        """The newest message on a subject (wildcards allowed)."""
-
-    @abstractmethod
-    def load_next_msg(self, filter: str, start: int) -> Record:
-        """The first message at or after `start` that matches."""
-
-    @abstractmethod
-    def remove_msg(self, seq: int) -> bool:
-        """Remove; the bytes stay in the file. False if there was nothing."""
-
-    @abstractmethod
-    def erase_msg(self, seq: int) -> bool:
-        """Remove and overwrite the bytes with random ones."""
-
-    @abstractmethod
-    def purge(self) -> int:
-        """Remove all messages; first becomes last + 1. Returns how many went."""
-
-    @abstractmethod
-    def purge_ex(self, subject: str, seq: int, keep: int) -> int:
-        """Purge by subject filter ("" = all), below `seq` (0 = no bound), keeping the newest `keep`."""
-
-    @abstractmethod
-    def compact(self, seq: int) -> int:
-        """Remove everything below `seq`; past the end it moves the next sequence to `seq`."""
-
-    @abstractmethod
-    def truncate(self, seq: int) -> None:
-        """Remove everything above `seq`; the next sequence is seq + 1."""
-
-    @abstractmethod
-    def filtered_state(self, seq: int, subject: str) -> SimpleState:
-        """Messages from `seq` on that match the filter."""
-
-    @abstractmethod
-    def subjects_state(self, filter_subject: str) -> Mapping[str, SimpleState]:
-        """Per subject that matches the filter: messages, first, last."""
-
-    @abstractmethod
-    def fast_state(self) -> LogState:
-        """`state` without the list of deleted sequences."""
-
-    @abstractmethod
-    def type(self) -> Storage:
-        """`file` or `memory`."""
-
-    @abstractmethod
-    def register_storage_updates(self, handler: StorageUpdate | None) -> None:
-        """Be told of every change (one call per batch; sequence 0 when more than one message)."""
-
-    @abstractmethod
-    def update_config(self, config: Any) -> None:
-        """Take new limits; they are applied at once and saved."""
-
-    @abstractmethod
-    def delete(self) -> None:
-        """Remove the stream with all its files."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Clean stop: everything synced, index written."""
-
-    @abstractmethod
-    def consumer_store(self, name: str, config: Any) -> ConsumerStore:
-        """Open or create the state of a consumer."""
-
-    @abstractmethod
-    def snapshot(
-        self, deadline_s: float, include_consumers: bool, check_msgs: bool, form: str = "archive"
-    ) -> SnapshotResult:
-        """The stream as a byte stream: `form` is "archive" (NATSARC1) or "tar" (2.6 to 2.14)."""
-
-    @abstractmethod
-    def utilization(self) -> tuple[int, int]:
-        """(bytes on disk, bytes of live messages)."""
-
-    def close(self) -> None:
-        self.stop()
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,49 +347,16 @@ class Cursors(ABC):
         """A copy of the reader's state."""
 
 
-class ConsumerStore(ABC):
-    """One JetStream consumer's durable state."""
-
-    name: str
-
-    @abstractmethod
-    def state(self) -> ConsumerState:
-        """A copy of the present state."""
-
-    @abstractmethod
-    def update_delivered(self, consumer_seq: int, stream_seq: int, count: int, time_ns: int) -> None:
-        """A delivery; `count` is 1 for the first one."""
-
-    @abstractmethod
-    def update_acks(self, consumer_seq: int, stream_seq: int) -> None:
-        """An ack; the floor moves over the settled ones."""
-
-    @abstractmethod
-    def update(self, state: ConsumerState) -> None:
-        """Replace the whole state; refused when it goes backwards."""
-
-    @abstractmethod
-    def update_config(self, config: Any) -> None:
-        """Save another configuration."""
-
-    @abstractmethod
-    def commit(self) -> None:
-        """Return once everything said so far is on disk (what a double ack waits for)."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Checkpoint and give up the files."""
-
-    @abstractmethod
-    def delete(self) -> None:
-        """Remove the consumer with its files."""
-
-
 class Volume(ABC):
     """An opened directory of one product."""
 
     path: str
     layout: str
+
+    @property
+    def origin(self) -> str:
+        """The layout that the messages come from: another one only for archives."""
+        return self.layout
 
     @abstractmethod
     def logs(self) -> list[str]:
@@ -480,6 +389,29 @@ class Volume(ABC):
     @abstractmethod
     def close(self) -> None:
         """Clean stop of every log, then the lock goes."""
+
+    def __getitem__(self, name: str) -> Log:
+        """`open(name)`; NotFound is a LookupError."""
+        return self.open(name)
+
+    def __iter__(self) -> Iterator[Log]:
+        """Every log, opened."""
+        for name in self.logs():
+            yield self.open(name)
+
+    def __len__(self) -> int:
+        return len(self.logs())
+
+    def __bool__(self) -> bool:
+        """An opened directory, also without logs."""
+        return True
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a log of that name."""
+        return name in self.logs()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path!r}>"
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""`Journal`: small keyed state made durable by one append-only file. One implementation for all rooms.
+"""`Journal`: small keyed state made durable by one append-only file. One implementation for all layouts.
 
     <name>.<generation>.journal
       head     "HRJRNL1\\0" | u64 generation | u64 oldest | u64 first position | u32 CRC-32 of the 32 bytes
@@ -10,33 +10,35 @@ say up to where it has taken the journal in. `oldest` is the first generation th
 
     clean        7 (oldest 7)                    replay 7
     torn tail    7 (oldest 7), 8 (oldest 7)      replay 7, then 8: a torn file is never cut or appended to
-    checkpoint   8 (oldest 8), then 7 is removed replay 8; a 7 that a crash left behind is not read
-
+    begun anew   8 (oldest 8), then 7 is removed replay 8; a 7 that a crash left behind is not read
     rotated      8 (oldest 7), then 7 is removed replay 7 while it is there; 8 goes on behind it
 
-Appending buffers in memory, `write` hands the buffer to the operating system, `commit` syncs as well; callers
-in other threads share that sync. A failed write may be tried again (the same bytes at the same place); a
-failed sync poisons. `rotate` and `drop_older` make a checkpoint beside which others go on appending.
+Appending, writing and syncing is the core's (`JournalWriter`): `append` buffers in memory, `write` hands the buffer to the
+operating system, `commit` syncs as well; callers in other threads share that sync. A failed write may be tried again (the
+same bytes at the same place); a failed sync poisons. `rotate` and `drop_older` make a checkpoint beside which others go on appending.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from headrace.errors import BadInput, DiskFault, StoreClosed, StorePoisoned
+from headrace.errors import DiskFault
+from headrace.layouts._kernels import JOURNAL_RECORD_BYTES_MAX as RECORD_BYTES_MAX
+from headrace.layouts._kernels import JournalWriter
 from headrace.layouts.base import Damage
+from headrace.layouts.shortcuts import unreadable
 
 if TYPE_CHECKING:
     from headrace._core import Disk, DiskFile
+    from headrace.layouts._kernels import CommitHandle
 
 MAGIC = b"HRJRNL1\0"
 SUFFIX = ".journal"
-RECORD_BYTES_MAX = 16 << 20
 FILE_BYTES_MAX = 1 << 30
 _HEAD = struct.Struct("<8sQQQ")
 _CRC = struct.Struct("<I")
@@ -61,34 +63,44 @@ class Journal:
 
     def __init__(self, disk: Disk, directory: str, name: str) -> None:
         self._disk, self._directory, self._name = disk, directory, name
-        self._turn = threading.Condition()
-        self._file: DiskFile | None = None
+        self._files = threading.Lock()
+        """Held while generations come and go."""
+        self._writer = JournalWriter(f"{directory}/{name}")
         self._generation = self._oldest = 0
-        self._offset = 0
-        self._buffer: list[bytes] = []
-        self._appended = self._durable = 0
-        self._leading = self._rotating = False
-        self._failure: BaseException | None = None
+        self._loaded = 0
+        self._started = False
         self.damage: list[Damage] = []
 
     @property
     def position(self) -> int:
         """How many records were ever appended."""
-        return self._appended
+        return self._writer.position if self._started else self._loaded
 
     @property
     def size(self) -> int:
         """Bytes in the file that is being written, and waiting for it."""
-        return self._offset + sum(map(len, self._buffer))
+        return self._writer.size
+
+    def commit_handle(self) -> CommitHandle:
+        """For a `Committer`: `commit` without the interpreter."""
+        return self._writer.commit_handle()
 
     def files(self) -> list[str]:
         """Paths of all generations on disk, oldest first."""
         return [self._path(generation) for generation in self._generations()]
 
-    def load(self) -> Iterator[JournalRecord]:
-        """Every sound record, oldest first. What is unsound is noted in `damage`; nothing is changed."""
+    def load(self, *, strict: bool = True) -> Iterator[JournalRecord]:
+        """Every sound record, oldest first. What is unsound is noted in `damage`; nothing is changed. Without `strict` a
+        file that cannot be read is noted, too: for readers, which change nothing after it."""
         self.damage = []
-        contents = {g: self._disk.read(self._path(g), FILE_BYTES_MAX) for g in self._generations()}
+        contents: dict[int, bytes] = {}
+        for generation in self._generations():
+            try:
+                contents[generation] = self._disk.read(self._path(generation), FILE_BYTES_MAX)
+            except DiskFault as problem:
+                if strict:
+                    raise
+                self.damage.append(unreadable(self._path(generation), problem, "metadata"))
         heads = {g: head for g, data in contents.items() if (head := _read_head(data, g)) is not None}
         for generation in heads:
             if (
@@ -110,9 +122,8 @@ class Journal:
         newest = max(heads)
         self._generation, self._oldest = max(contents), heads[newest][0]
         for generation in sorted(g for g in heads if self._oldest <= g <= newest):
-            self._appended = max(self._appended, heads[generation][1])
+            self._loaded = max(self._loaded, heads[generation][1])
             yield from self._records(generation, contents[generation])
-        self._durable = self._appended
 
     def start(self, *, after_position: int = 0, keep_older: bool = False) -> None:
         """Begin a new generation for writing. `load` must have been read to its end before.
@@ -120,127 +131,58 @@ class Journal:
         With `keep_older` what was loaded stays needed; otherwise the caller's checkpoint, durable by
         now, holds all of it, and the older files are removed.
         """
-        with self._turn:
-            self._appended = self._durable = max(self._appended, after_position)
+        with self._files:
+            position = max(self.position, after_position)
             older = self._generations()
-            self._new_generation(keep_older=keep_older and bool(older))
+            file = self._new_generation(position, keep_older=keep_older and bool(older))
+            self._writer.start(file, HEAD_BYTES, position)
+            self._started = True
             if not keep_older:
                 self._remove(older)
 
     def append(self, kind: int, payload: bytes) -> int:
         """Note a record; it is durable once `commit` returned. Returns its position."""
-        if not 0 <= kind <= 255 or len(payload) >= RECORD_BYTES_MAX:
-            raise BadInput(f"a journal record has a kind of 0..255 and under {RECORD_BYTES_MAX} bytes")
-        with self._turn:
-            self.check()
-            self._buffer.append(_frame(kind, payload))
-            self._appended += 1
-            return self._appended
+        return self._writer.append(kind, payload)
 
     def write(self) -> None:
         """Hand what was noted to the operating system: it outlives the process, not yet a power cut."""
-        with self._turn:
-            self.check()
-            self._write_buffer()
+        self._writer.write()
 
     def commit(self, position: int | None = None) -> None:
         """Return once everything up to `position` (default: all so far) is on disk."""
-        with self._turn:
-            wanted = self._appended if position is None else position
-            while self._durable < wanted:
-                self.check()
-                if not self._leading:
-                    break
-                self._turn.wait()
-            else:
-                return
-            self._write_buffer()
-            self._leading = True
-            target, file = self._appended, self._file
-        assert file is not None
-        self._lead(file, target)
+        self._writer.commit(self._writer.position if position is None else position)
 
     def rotate(self) -> None:
         """Begin a new file for what is appended from now on. The older ones stay needed until `drop_older`."""
-        with self._turn:
-            while self._leading:
-                self._turn.wait()
-            self.check()
-            self._write_buffer()
-            self._leading = self._rotating = True
-            target, file = self._appended, self._file
-        assert file is not None
-        try:
-            self._sync(file, target)
-            self._new_generation(keep_older=True, position=target)
-        finally:
-            with self._turn:
-                self._leading = self._rotating = False
-                self._turn.notify_all()
+        with self._files:
+            position, file = self._writer.hold(), None
+            try:
+                file = self._new_generation(position, keep_older=True)
+            finally:
+                self._writer.release(position, file, HEAD_BYTES)
 
     def drop_older(self) -> None:
         """Everything in older files is durable elsewhere by now: they go."""
-        with self._turn:
+        with self._files:
             self._oldest = self._generation
             self._remove([g for g in self._generations() if g < self._generation])
 
-    def checkpoint(self, save: Callable[[], None]) -> None:
-        """`save` makes everything appended so far durable elsewhere; then a new generation begins.
-
-        The caller sees to it that nobody appends meanwhile. When `save` fails the journal goes on as it was.
-        """
-        with self._turn:
-            while self._leading:
-                self._turn.wait()
-            self.check()
-            save()
-            older = self._generations()
-            self._new_generation(keep_older=False)
-            self._buffer, self._durable = [], self._appended
-            self._remove(older)
-
     def close(self, *, remove: bool = False) -> None:
         """Give up the file; `remove` after a checkpoint that made it needless."""
-        with self._turn:
-            while self._leading:
-                self._turn.wait()
-            self._file = None
+        with self._files:
+            self._writer.close()
             if remove:
                 self._remove(self._generations())
 
-    def _write_buffer(self) -> None:
-        """Under the lock. While files are changed nothing is written: it belongs into the new one."""
-        if not self._buffer or self._rotating or self._file is None:
-            return
-        data = b"".join(self._buffer)
-        self._file.write_at(
-            self._offset, data
-        )  # a failure leaves all as it was: the next try writes it again
-        self._buffer, self._offset = [], self._offset + len(data)
+    def check(self) -> None:
+        """Raise StorePoisoned or StoreClosed when nothing can be appended."""
+        self._writer.check()
 
-    def _lead(self, file: DiskFile, target: int) -> None:
-        """Sync for all who wait."""
-        try:
-            self._sync(file, target)
-        finally:
-            with self._turn:
-                self._leading = False
-                self._turn.notify_all()
-
-    def _sync(self, file: DiskFile, target: int) -> None:
-        try:
-            file.sync_data()
-        except BaseException as error:
-            with self._turn:
-                self._failure = error
-            raise StorePoisoned(self._poisoned()) from error
-        with self._turn:
-            self._durable = max(self._durable, target)
-
-    def _new_generation(self, *, keep_older: bool, position: int | None = None) -> None:
+    def _new_generation(self, position: int, *, keep_older: bool) -> DiskFile:
+        """A file for records after `position`, on disk with its head and name."""
         generation = max([self._generation, *self._generations()]) + 1
         oldest = self._oldest if keep_older else generation
-        head = _HEAD.pack(MAGIC, generation, oldest, self._appended if position is None else position)
+        head = _HEAD.pack(MAGIC, generation, oldest, position)
         for made in self._disk.create_dir_all(self._directory):
             above, slash, _ = made.rpartition("/")
             self._disk.sync_dir(above or slash or ".")
@@ -253,8 +195,8 @@ class Journal:
         except DiskFault as error:
             self._undo(path, error)
             raise
-        self._file, self._offset = file, HEAD_BYTES
         self._generation, self._oldest = generation, oldest
+        return file
 
     def _undo(self, path: str, error: DiskFault) -> None:
         """Take a half-made generation away: found after a crash, it would say that the older ones,
@@ -264,7 +206,7 @@ class Journal:
                 self._disk.remove_file(path)
             self._disk.sync_dir(self._directory)
         except DiskFault:
-            self._failure = error
+            self._writer.poison(str(error))
 
     def _remove(self, generations: list[int]) -> None:
         """Files that nobody needs: one that stays, or comes back after a crash, is not read (`oldest`),
@@ -276,16 +218,6 @@ class Journal:
                 self._disk.sync_dir(self._directory)
         except DiskFault:
             pass
-
-    def check(self) -> None:
-        """Raise StorePoisoned or StoreClosed when nothing can be appended."""
-        if self._failure is not None:
-            raise StorePoisoned(self._poisoned())
-        if self._file is None:
-            raise StoreClosed(f"the journal {self._name} in {self._directory} is not open for writing")
-
-    def _poisoned(self) -> str:
-        return f"{self._path(self._generation)}: a sync failed ({self._failure}); open the store again"
 
     def _generations(self) -> list[int]:
         if self._disk.entry(self._directory) is None:
@@ -312,9 +244,9 @@ class Journal:
                 data, where = repaired
                 self.damage.append(Damage(path, where, 1, "repaired", "one bit of this byte was inverted"))
                 continue
-            self._appended += 1
+            self._loaded += 1
             payload = data[offset + FRAME_BYTES + 1 : offset + FRAME_BYTES + size]
-            yield JournalRecord(self._appended, data[offset + FRAME_BYTES], payload)
+            yield JournalRecord(self._loaded, data[offset + FRAME_BYTES], payload)
             offset += FRAME_BYTES + size
 
     def _note_tail(self, path: str, data: bytes, offset: int) -> None:
@@ -329,12 +261,6 @@ class Journal:
         if after is not None:
             kind, detail = "bad-record", f"sound records follow at byte {after}; they are not used"
         self.damage.append(Damage(path, offset, len(data) - offset, kind, detail))
-
-
-def _frame(kind: int, payload: bytes) -> bytes:
-    body = bytes((kind,)) + payload
-    length = _CRC.pack(len(body))
-    return length + _CRC.pack(crc32(length + body)) + body
 
 
 def _sound_size(data: bytes | bytearray, offset: int, length_max: int = RECORD_BYTES_MAX) -> int | None:

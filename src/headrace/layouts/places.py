@@ -12,7 +12,9 @@ place in such a text; they are the machine's own (environment, profile, role).
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -91,7 +93,7 @@ def head_and_names(path: str) -> tuple[str, str]:
 def disk_at(path: str) -> Disk:
     """The disk that a path lies on. What a remote one has listed and read it keeps: take a new one to see what is new."""
     if not is_remote(path):
-        return Disk.real()
+        return Disk.real(path)
     from headrace.layouts.remote_files import RemotePlace
 
     return Disk.foreign(RemotePlace(path))
@@ -117,7 +119,9 @@ def may_pass(problem: HeadraceError, path: str) -> bool:
 
 
 def only_read(path: str, what: str) -> str:
-    """The path, where something is to be written: ReadOnly for a remote one."""
+    """The path, where something is to be written: ReadOnly for a remote one, BadInput for none."""
+    if not path:
+        raise BadInput(f"'' is not a path: {what} is a directory")
     if is_remote(path):
         scheme = path.partition(":")[0]
         raise ReadOnly(
@@ -156,3 +160,23 @@ def matching(pattern: str) -> list[str]:
             ]
         found = below
     return sorted(found)
+
+
+def absolute(path: str) -> str:
+    """The path from the root, links not followed: a stream's directory has its name, also behind a link."""
+    checked = check_path(path)
+    return checked if is_remote(checked) else os.path.normpath(Path.cwd() / checked)
+
+
+def check_path(path: str | os.PathLike[str]) -> str:
+    """The path as text that the core can take."""
+    text = os.fspath(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            f"{text!r}: the path is not valid UTF-8; rename the directory or use a link"
+        ) from error
+    if not text or "\0" in text:
+        raise BadInput(f"{text!r} is not a path")
+    return place_of(text) if is_remote(text) else text

@@ -4,11 +4,13 @@ it, so a broker and Headrace exclude each other.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import struct
 
-from headrace.errors import StoreLocked
+from headrace.errors import DiskFault, StoreLocked
 
 _FLOCK = "@hhqqi"
 # A POSIX lock goes when its process closes any descriptor of the file: what is held here is not opened again.
@@ -22,7 +24,7 @@ class PosixLock:
         self._path = os.path.realpath(path)
         if self._path in _held:
             raise StoreLocked(f"{path}: this process has the directory open for writing already")
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = _opened(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -42,13 +44,29 @@ class PosixLock:
             _held.discard(self._path)
 
 
+def _opened(path: str, flags: int) -> int:
+    """No link is followed, and nothing but a regular file is locked: a FIFO would hang, a link lead out of the store."""
+    try:
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise DiskFault(
+                f"{path} is a symbolic link, and none is followed inside a store; remove it"
+            ) from None
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise DiskFault(f"{path} is no regular file; move it out of the store")
+    return file
+
+
 def holder(path: str) -> int | None:
     """The process that holds the lock; asks only, so a broker that starts now is not disturbed."""
     if os.path.realpath(path) in _held:
         return os.getpid()
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        file = _opened(path, os.O_RDONLY)
+    except (OSError, DiskFault):
         return None
     try:
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from headrace.errors import BadInput
+from headrace.errors import BadInput, HeadraceError
 from headrace.layouts.base import Ticket
+
+SYNCS_AT_ONCE = 16
 
 
 def check_words(mode: str, durability: str) -> None:
@@ -23,6 +25,25 @@ def highest_marks(tickets: Iterable[Ticket]) -> dict[str, int]:
     for ticket in tickets:
         marks[ticket.log] = max(ticket.mark, marks.get(ticket.log, 0))
     return marks
+
+
+def side_by_side(actions: Sequence[Callable[[], object]]) -> list[HeadraceError]:
+    """Run what writes to files of its own each; the errors. Syncs of many threads share the disk's own commits, one
+    after the other they would not; a few actions run in order."""
+
+    def run(action: Callable[[], object]) -> HeadraceError | None:
+        try:
+            action()
+        except HeadraceError as problem:
+            return problem
+        return None
+
+    if len(actions) <= SYNCS_AT_ONCE:
+        problems = [run(action) for action in actions]
+    else:
+        with ThreadPoolExecutor(SYNCS_AT_ONCE, thread_name_prefix="headrace-sync") as pool:
+            problems = list(pool.map(run, actions))
+    return [problem for problem in problems if problem is not None]
 
 
 class SoonCommitter:

@@ -1,5 +1,25 @@
-"""The one door from the operations to the core."""
+"""The one module of the operations that calls the Rust core."""
 
-from headrace._core import Batch, Digest, Disk, recast, subject_filter_valid
+from headrace._core import (
+    Batch,
+    Digest,
+    Disk,
+    deinterleave,
+    interleave,
+    merge_round,
+    recast,
+    subject_filter_valid,
+    unsettled,
+)
 
-__all__ = ["Batch", "Digest", "Disk", "recast", "subject_filter_valid"]
+__all__ = [
+    "Batch",
+    "Digest",
+    "Disk",
+    "deinterleave",
+    "interleave",
+    "merge_round",
+    "recast",
+    "subject_filter_valid",
+    "unsettled",
+]

@@ -14,18 +14,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.errors import BadInput
+from headrace.layouts.archives import (
+    CODECS,
+    ArchivedFile,
+    ArchivedLog,
+    Archives,
+    Group,
+    Ledger,
+    Part,
+    WriteOptions,
+    Written,
+)
 from headrace.layouts.base import Log, Volume
-from headrace.layouts.detect import open_volume
-from headrace.layouts.parquet.manifest import ArchivedFile, ArchivedLog, ArchiveWriter, Part, read_manifest
 from headrace.layouts.places import only_read
-from headrace.ops.archive_by import Division, read_division
-from headrace.ops.archive_write import CODECS, Group, Written, make_groups, write_group
+from headrace.layouts.plain import plain
+from headrace.layouts.registry import ARCHIVE, JETSTREAM, layout_at, layout_named, open_volume
+from headrace.layouts.unread import Unread
 from headrace.ops.engines import Done, Engine, Tell, Threads
 from headrace.ops.names import chosen
-from headrace.ops.plain import plain
 from headrace.units import parse_time_ns
 
 TARGET_BYTES = 64 << 20
@@ -71,6 +80,13 @@ class ArchiveResult:
     dry_run: bool = False
     groups: list[tuple[str, int, int, int]] = field(default_factory=lambda: [])
     """The plan of a dry run: log, first, next, bytes."""
+    unread: list[Unread] = field(default_factory=lambda: [])
+    """What the source holds and is not read."""
+
+    @property
+    def left_out(self) -> list[Unread]:
+        """What may hold messages, and is not read."""
+        return [place for place in self.unread if place.may_hold_messages]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
@@ -80,52 +96,14 @@ class ArchiveResult:
         return found
 
 
-class Ledger(Protocol):
-    """Where commits go: a manifest, a Delta table, an Iceberg table. A range is committed once or not at all."""
-
-    format: str
-    place: str
-    """Where workers put finished files."""
-
-    @property
-    def rows(self) -> int:
-        """Of everything that is committed."""
-        ...
-
-    def log(self, name: str, incarnation: str) -> ArchivedLog:
-        """What is committed of a log."""
-        ...
-
-    def commit(self, parts: Sequence[Part]) -> None:
-        """All of it, or nothing."""
-        ...
-
-    def close(self) -> None:
-        """Give it up."""
-        ...
+def archives() -> Archives:
+    """What writes Parquet files, for every format."""
+    return layout_named(ARCHIVE).archives()
 
 
-class ParquetLedger:
-    """Plain Parquet with a manifest."""
-
-    format = "parquet"
-
-    def __init__(self, target: str, layout: str, by: Sequence[str], wait_s: float = 0) -> None:
-        self._writer = ArchiveWriter(target, layout, by, wait_s)
-        self.place = str(self._writer.staging)
-
-    @property
-    def rows(self) -> int:
-        return self._writer.manifest.rows
-
-    def log(self, name: str, incarnation: str) -> ArchivedLog:
-        return self._writer.log(name, incarnation)
-
-    def commit(self, parts: Sequence[Part]) -> None:
-        self._writer.commit(parts)
-
-    def close(self) -> None:
-        self._writer.close()
+def write_group(group: Group) -> Written:
+    """In a worker."""
+    return group.write()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +120,24 @@ class ArchiveOptions:
     format: str = "parquet"
     key: str | None = None
 
-    def check(self) -> Division:
+    def check(self) -> None:
         """BadInput for what cannot be."""
         if self.compression not in CODECS:
             raise BadInput(f"compression {self.compression!r}; known are: {', '.join(CODECS)}")
         if self.target_bytes < 1:
             raise BadInput(f"target size {self.target_bytes}: at least 1 byte")
-        return read_division(self.by)
+        archives().division(self.by)
+
+    def write_options(self, place: str) -> WriteOptions:
+        """For files that go to a directory."""
+        end = None if self.until_seq is None else self.until_seq + 1
+        return WriteOptions(
+            place=place,
+            target_bytes=self.target_bytes,
+            by=self.by,
+            compression=self.compression,
+            end=end,
+        )
 
 
 def archive(
@@ -164,21 +153,23 @@ def archive(
 ) -> ArchiveResult:
     """Add everything new of the store `source` (or of `volume`, already opened) to the archive `target`."""
     asked, engine = options or ArchiveOptions(), engine or Threads()
-    division, started = asked.check(), time.monotonic()
+    asked.check()
+    started = time.monotonic()
     only_read(target, "an archive's target")
     own = volume is None
     opened = open_volume(source, key=asked.key) if volume is None else volume
     try:
         result = ArchiveResult(source, target, asked.format, engine.name, [], dry_run=dry_run)
+        result.unread = layout_at(source).unread_at(source) if own and not asked.logs else []
         if dry_run:
             known = _committed(target, asked)
-            plan = _plan(opened, asked, division, "", known, result)
+            plan = _plan(opened, asked, "", known, result)
             result.groups = [(group.log, group.first, group.next, group.size_bytes) for _, group in plan]
             result.blocks = len(plan)
         else:
             ledger = open_ledger(target, _origin(opened), asked)
             try:
-                plan = _plan(opened, asked, division, ledger.place, ledger.log, result)
+                plan = _plan(opened, asked, ledger.place, ledger.log, result)
                 run_groups(plan, ledger, engine, result, progress, released)
                 result.rows_all = ledger.rows
             finally:
@@ -192,7 +183,7 @@ def archive(
 
 def _origin(volume: Volume) -> str:
     """The layout that the messages have: a server's streams are JetStream's."""
-    return "jetstream" if volume.layout == SERVER else volume.layout
+    return JETSTREAM if volume.layout == SERVER else volume.layout
 
 
 def _incarnation(volume: Volume, log: Log) -> str:
@@ -203,22 +194,21 @@ def _incarnation(volume: Volume, log: Log) -> str:
 def open_ledger(target: str, layout: str, asked: ArchiveOptions) -> Ledger:
     """By the format that is asked for."""
     if asked.format == "parquet":
-        return ParquetLedger(target, layout, asked.by)
+        return archives().ledger(target, layout, asked.by)
     if asked.format == "delta":
         from headrace.ops.lake import DeltaLedger
 
-        return DeltaLedger(target, read_division(asked.by))
+        return DeltaLedger(target, archives().division(asked.by))
     if asked.format == "iceberg":
         from headrace.ops.lake import IcebergLedger
 
-        return IcebergLedger(target, read_division(asked.by))
+        return IcebergLedger(target, archives().division(asked.by))
     raise BadInput(f"format {asked.format!r}; known are: parquet, delta, iceberg")
 
 
 def _committed(target: str, asked: ArchiveOptions) -> Callable[[str, str], ArchivedLog]:
     """For a plan only: nothing is locked or made."""
-    manifest = read_manifest(target) if asked.format == "parquet" else None
-    logs = manifest.logs if manifest is not None else {}
+    logs = archives().committed(target) if asked.format == "parquet" else {}
     return lambda name, incarnation: logs.get(name) or ArchivedLog(id=incarnation)
 
 
@@ -228,7 +218,6 @@ Planned = tuple[ArchivedLog, Group]
 def _plan(
     volume: Volume,
     asked: ArchiveOptions,
-    division: Division,
     place: str,
     known: Callable[[str, str], ArchivedLog],
     result: ArchiveResult,
@@ -237,15 +226,15 @@ def _plan(
     for name in chosen(volume, asked.logs):
         log = volume.open(name)
         entry = known(name, _incarnation(volume, log))
-        row, groups = _plan_log(log, entry, asked, division, place)
+        row, groups = _plan_log(log, entry, asked, place)
         plan += [(entry, group) for group in groups]
         result.logs.append(row)
     return plan
 
 
 def _plan_log(
-    log: Log, entry: ArchivedLog, asked: ArchiveOptions, division: Division, place: str
-) -> tuple[LogArchived, list[Group]]:
+    log: Log, entry: ArchivedLog, asked: ArchiveOptions, place: str
+) -> tuple[LogArchived, Sequence[Group]]:
     state = log.state()
     start = entry.next
     row = LogArchived(log.name, entry.id, 0, 0)
@@ -260,13 +249,13 @@ def _plan_log(
             )
         entry.lost.append((start, state.first_seq))
         start = state.first_seq
-    end = None if asked.until_seq is None else asked.until_seq + 1
+    how = asked.write_options(place)
     tasks = sorted(log.scan_tasks(), key=lambda task: (task.first, task.next))
     # The newest block still grows. It is complete for this run when the asked end lies in it.
-    if tasks and not asked.newest and (end is None or tasks[-1].next < end):
+    if tasks and not asked.newest and (how.end is None or tasks[-1].next < how.end):
         row.left = max(tasks[-1].next - max(tasks[-1].first, start), 0)
         tasks.pop()
-    groups = make_groups(log.name, tasks, start, asked.target_bytes, place, division, asked.compression, end)
+    groups = archives().groups(log.name, tasks, start, how)
     row.first, row.next = start, groups[-1].next if groups else start
     return row, groups
 

@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 
 from headrace.errors import BadInput, NotFound
-from headrace.layouts.nats_streaming.scan_task import lone_slice
-from headrace.ops.archive import ArchiveOptions, ArchiveResult, LogArchived, ParquetLedger, run_groups
-from headrace.ops.archive_write import make_groups
+from headrace.layouts.registry import layout_named
+from headrace.ops.archive import ArchiveOptions, ArchiveResult, LogArchived, archives, run_groups
 from headrace.ops.engines import Threads
 
 WAIT_S = 600.0
@@ -31,17 +30,17 @@ def archive_slice(
 ) -> ArchiveResult:
     """Archive the slice, then remove its files. One that is in the archive already is only removed."""
     asked, started = options or ArchiveOptions(), time.monotonic()
-    division = asked.check()
+    asked.check()
     if not channel:
         raise BadInput("the channel's name is empty")
     for path in (data, index):
         if not Path(path).is_file():
             raise NotFound(f"{path}: no such file")
-    task = lone_slice(channel, data, index, asked.key)
+    task = layout_named(LAYOUT).lone_task(channel, (data, index), asked.key)
     engine = Threads(1)
     row = LogArchived(channel, "", task.first if task else 0, task.next if task else 0)
     result = ArchiveResult(data, target, "parquet", engine.name, [row])
-    ledger = ParquetLedger(target, LAYOUT, asked.by, WAIT_S)
+    ledger = archives().ledger(target, LAYOUT, asked.by, WAIT_S)
     try:
         entry = ledger.log(channel, "")
         if task is not None and not entry.covers(task.first, task.next):
@@ -50,9 +49,7 @@ def archive_slice(
                     f"{data}: a part of {task.first} to {task.next - 1} is in {target} already, and a part is not; "
                     "archive it into another directory"
                 )
-            groups = make_groups(
-                channel, [task], task.first, asked.target_bytes, ledger.place, division, asked.compression
-            )
+            groups = archives().groups(channel, [task], task.first, asked.write_options(ledger.place))
             run_groups([(entry, group) for group in groups], ledger, engine, result)
         result.rows_all = ledger.rows
     finally:

@@ -6,19 +6,18 @@ beside a Headrace writer it shows nothing above the durable mark.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headrace.errors import BadInput
-from headrace.layouts.base import Damage, Log, Predicate
-from headrace.layouts.jetstream.inspector import find_streams, survey
-from headrace.layouts.jetstream.rebuild import open_stream
-from headrace.layouts.jetstream.tail import Tail
-from headrace.layouts.places import disk_at, is_remote
-from headrace.layouts.room import Room
+from headrace.layouts.base import Damage, Predicate, Volume
+from headrace.layouts.following import Follower
+from headrace.layouts.places import check_path, is_remote
+from headrace.layouts.registry import layout_at
 from headrace.ops._kernels import Batch, Disk, subject_filter_valid
-from headrace.ops.plan import check_path, choose, room_at
+from headrace.ops.names import chosen
 
 POLL_S = 0.2
 
@@ -54,7 +53,7 @@ class Selection:
 
 
 class Reading:
-    """What `cat` reads; `damage` is complete when the iteration has ended."""
+    """What `cat` reads; `damage` is complete when the iteration has ended. `unread` is what no reader here reads."""
 
     def __init__(
         self,
@@ -68,95 +67,70 @@ class Reading:
         disk: Disk | None = None,
         poll_s: float = POLL_S,
     ) -> None:
-        self._path, self._given = check_path(path), disk
-        self._disk, self._key, self._select = disk or disk_at(self._path), key, select or Selection()
+        self._path, self._disk, self._key = check_path(path), disk, key
+        self._select = select or Selection()
         self._select.check()
         if follow and is_remote(self._path):
             raise BadInput(
                 f"{self._path}: a remote place tells nobody what is new; read it without following"
             )
-        self._room = room_at(self._path, disk)
-        self.streams = choose(self._path, self._find(), stream)
+        self._layout = layout_at(self._path, disk)
+        with self._open() as volume:
+            self.streams = chosen(volume, () if stream is None else (stream,), self._layout.nouns.log)
         self._follow, self._stop, self._poll_s = follow, stop or threading.Event(), poll_s
         self._left = self._select.limit
         self.damage: list[Damage] = []
+        self.unread = self._layout.unread_at(self._path, disk) if stream is None else []
 
-    def _find(self) -> dict[str, str]:
-        """Name and directory of what can be read."""
-        if self._room is None:
-            return find_streams(self._disk, self._path)
-        with self._room.open(self._path, disk=self._given, key=self._key) as volume:
-            return dict.fromkeys(volume.logs(), self._path)
+    def _open(self) -> Volume:
+        return self._layout.reading(self._path, disk=self._disk, key=self._key)
 
     def __iter__(self) -> Iterator[tuple[str, Batch]]:
         """(stream, messages); stream after stream, then, when following, whatever comes."""
-        return self._in_store() if self._room is None else self._in_room(self._room)
+        # Made before anything is read, so that what comes meanwhile is not passed over.
+        news = self._follower() if self._follow else None
+        with self._open() as volume:
+            for name in self.streams:
+                if self._left == 0:
+                    break
+                log = volume.open(name)
+                last = log.state().last_seq
+                for batch in log.batches(self._select.predicate()):
+                    last = max(last, batch.last_position)
+                    yield from self._shown(name, batch)
+                    if self._left == 0:
+                        break
+                if news is not None:
+                    news.after[name] = last
+            self.damage = _costly(volume.damage())
+        if news is not None:
+            yield from self._coming(news)
 
-    def _in_room(self, room: Room) -> Iterator[tuple[str, Batch]]:
-        """The same for another layout: opened anew for each look, because a reader sees what was there then."""
-        behind: dict[str, int] = {}
-        while True:
-            idle, found = True, list[Damage]()
-            with room.open(self._path, disk=self._given, key=self._key) as volume:
-                for name in self.streams:
-                    log = volume.open(name)
-                    for batch in self._stored(log, behind.get(name)):
-                        idle, behind[name] = False, batch.last_position + 1
-                        yield name, batch
-                    behind.setdefault(name, log.state().last_seq + 1)
-                found = volume.damage()
-            self.damage = [each for each in found if each.kind != "index"]
-            over = all(self._select.is_past(at - 1) for at in behind.values())
-            if not self._follow or self._left == 0 or over or self._stop.is_set():
+    def _follower(self) -> Follower:
+        return self._layout.follow(self._path, self.streams, disk=self._disk, key=self._key)
+
+    def _coming(self, news: Follower) -> Iterator[tuple[str, Batch]]:
+        read = self.damage
+        while self._left != 0 and not self._stop.is_set():
+            for name in [name for name, last in news.after.items() if self._select.is_past(last)]:
+                del news.after[name]
+            if not news.after:
                 return
+            idle = True
+            for name, batch in news.look():
+                idle = False
+                yield from self._shown(name, self._select.apply(batch))
+                if self._left == 0:
+                    return
+            self.damage = list(dict.fromkeys([*read, *_costly(news.damage())]))
             if idle:
                 self._stop.wait(self._poll_s)
 
-    def _in_store(self) -> Iterator[tuple[str, Batch]]:
-        tails: dict[str, Tail] = {}
-        for name, directory in self.streams.items():
-            if self._left == 0:
-                return
-            # Made before the stream is read, so that what comes meanwhile is not passed over.
-            tail = Tail(self._disk, name, directory, self._key) if self._follow else None
-            found = survey(self._disk, name, directory, self._key, real=False)
-            store = open_stream(self._disk, found)
-            last = store.fast_state().last_seq
-            for batch in self._stored(store):
-                yield name, batch
-            self.damage += [*found.damage, *(each for each in store.damage() if each.kind != "index")]
-            if tail is not None and not self._select.is_past(last):
-                tail.after, tails[name] = last, tail
-        while tails and self._left != 0 and not self._stop.is_set():
-            idle = True
-            for name, tail in list(tails.items()):
-                for batch in self._coming(tail):
-                    idle = False
-                    yield name, batch
-                if self._select.is_past(tail.after):
-                    del tails[name]
-            if idle and tails:
-                self._stop.wait(self._poll_s)
-
-    def _stored(self, log: Log, first: int | None = None) -> Iterator[Batch]:
-        """What is there now; from a position on, when it goes on there."""
-        want = self._select.predicate()
-        if first is not None:
-            want = replace(want, first=max(first, want.first or 0))
-        for batch in log.batches(want):
-            cut = self._cut(batch)
-            if len(cut):
-                yield cut
-            if self._left == 0:
-                return
-
-    def _coming(self, tail: Tail) -> Iterator[Batch]:
-        for batch in tail.look():
-            cut = self._cut(self._select.apply(batch))
-            if len(cut):
-                yield cut
-            if self._left == 0:
-                return
+    def _shown(self, name: str, batch: Batch) -> Iterator[tuple[str, Batch]]:
+        """What the limit leaves of it."""
+        cut = self._cut(batch)
+        if len(cut):
+            yield name, cut
 
     def _cut(self, batch: Batch) -> Batch:
         """Not more than the limit leaves."""
@@ -165,3 +139,20 @@ class Reading:
         cut = batch.slice(0, min(self._left, len(batch)))
         self._left -= len(cut)
         return cut
+
+
+def _costly(found: list[Damage]) -> list[Damage]:
+    """Without what costs no message."""
+    return [each for each in found if each.kind != "index"]
+
+
+def cat(
+    path: str | os.PathLike[str],
+    *,
+    log: str | None = None,
+    select: Selection | None = None,
+    key: str | None = None,
+    disk: Disk | None = None,
+) -> Reading:
+    """The messages of a directory, or of one log: iterate over it for (log, messages)."""
+    return Reading(check_path(path), stream=log, select=select, key=key, disk=disk)

@@ -9,15 +9,15 @@ Headrace-Dlq-Stream, Headrace-Dlq-Seq, Headrace-Dlq-Consumer   where it came fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.errors import BadInput
 from headrace.layouts.base import Predicate, Volume
+from headrace.layouts.plain import plain
 from headrace.ops._kernels import Batch
 from headrace.ops.events import MAX_DELIVER, TERMINATED, events_log, read_events
-from headrace.ops.plain import plain
 from headrace.record import Record, format_nats_headers
 
 ATTEMPT, STREAM, SEQ, CONSUMER = (
@@ -30,8 +30,19 @@ MESSAGE_ID = "Nats-Msg-Id"
 LETTERS_MAX = 1_000_000
 GROUP = 1000
 
-Republish = Callable[[Batch], tuple[int, int]]
-"""Publishes a batch whose keys are the message ids; how many were stored, and how many were there already."""
+OWN_SUBJECT = "{subject}"
+
+
+class Resend(Protocol):
+    """Publishes batches whose keys are the message ids; `origin` is the stream that the messages are of."""
+
+    def check(self, origin: str, batch: Batch) -> None:
+        """BadInput when one of them would not be taken."""
+        ...
+
+    def publish(self, origin: str, batch: Batch) -> tuple[int, int]:
+        """How many were stored, and how many were there already."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +84,26 @@ def dead_letters(
     stream: str | None = None,
     consumer: str | None = None,
     attempts_max: int = 3,
-    republish: Republish | None = None,
+    resend: Resend | None = None,
     subject: str | None = None,
 ) -> DlqResult:
-    """Find them, and publish them again where `republish` is given; on their own subjects unless `subject` says another."""
+    """Find them, and publish them again where `resend` is given; on their own subjects unless `subject` says another
+    (`retry.{subject}` has the own one in it). All are checked before the first is published."""
     if attempts_max < 1:
         raise BadInput(f"attempts {attempts_max}: at least 1")
-    result = DlqResult(volume.path, dry_run=republish is None)
+    result = DlqResult(volume.path, dry_run=resend is None)
     result.letters = _letters(volume, events, stream, consumer)
-    for name in dict.fromkeys(letter.stream for letter in result.letters):
-        mine = [letter for letter in result.letters if letter.stream == name]
-        for batch in _again(volume, name, mine, attempts_max, subject, result):
-            if republish is not None:
-                stored, duplicates = republish(batch)
+    by_stream: dict[str, list[Letter]] = {}
+    for letter in result.letters:
+        by_stream.setdefault(letter.stream, []).append(letter)
+    if resend is not None:
+        for name, letters in by_stream.items():
+            for batch in _again(volume, name, letters, attempts_max, subject, DlqResult(volume.path)):
+                resend.check(name, batch)
+    for name, letters in by_stream.items():
+        for batch in _again(volume, name, letters, attempts_max, subject, result):
+            if resend is not None:
+                stored, duplicates = resend.publish(name, batch)
                 result.republished += stored
                 result.duplicates += duplicates
             else:
@@ -158,4 +176,5 @@ def _republished(
     seq = headers.setdefault(SEQ, [str(letter.seq)])[0]
     headers[CONSUMER], headers[ATTEMPT] = [letter.consumer], [str(attempt)]
     id = f"dlq:{home}:{seq}:{attempt}".encode()
-    return subject or original.subject, original.data or b"", format_nats_headers(headers), id
+    on = original.subject if subject is None else subject.replace(OWN_SUBJECT, original.subject)
+    return on, original.data or b"", format_nats_headers(headers), id

@@ -21,14 +21,13 @@ import pyarrow.compute as pc
 
 from headrace.arrow import from_record_batch
 from headrace.errors import BadInput, NotFound
-from headrace.layouts.base import Log, Ticket, Volume
-from headrace.layouts.jetstream.rebuild import guessed_config
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.base import Log, Ticket
+from headrace.layouts.copies import Copies
+from headrace.layouts.places import absolute
 from headrace.ops._kernels import Batch, Disk, recast
 from headrace.ops.conversion.mapping import subject_text
 from headrace.ops.conversion.sides import SIDES
-from headrace.ops.conversion.target import open_side
-from headrace.ops.plan import absolute
+from headrace.ops.conversion.target import open_copies
 
 STAGING = ".staging"
 
@@ -96,21 +95,21 @@ def file_batch(filing: Filing, batch: int, files: Sequence[str]) -> int:
     Path(filing.staging).mkdir(parents=True, exist_ok=True)
     # A fresh directory needs its product's files before anything can be begun.
     there = Path(filing.path).exists() and any(Path(filing.path).iterdir())
-    volume = open_side(filing.layout, absolute(filing.path), None, {}, write=True, create=not there)
+    copies = open_copies(filing.layout, absolute(filing.path), create=not there)
     filed = 0
     try:
         if progress.begun is not None:
-            filed += _finish(filing, volume, progress.begun)
+            filed += _finish(filing, copies, progress.begun)
             progress = _save(disk, filing, Progress(done=progress.begun.batch))
         if batch > progress.done:
             names = [name for name in files if name]
             logs = sorted({log for log, _ in _rows(filing, names)})
-            begun = Begun(batch, tuple(names), {name: _end(_log(volume, name)) for name in logs})
+            begun = Begun(batch, tuple(names), {name: _end(_log(copies, name)) for name in logs})
             _save(disk, filing, Progress(progress.done, begun))
-            filed += _finish(filing, volume, begun)
+            filed += _finish(filing, copies, begun)
             _save(disk, filing, Progress(done=batch))
     finally:
-        volume.close()
+        copies.close()
     for name in os.listdir(filing.staging):  # noqa: PTH208  (names, not paths)
         if int(name.partition("-")[0]) <= batch:
             Path(f"{filing.staging}/{name}").unlink()
@@ -169,23 +168,23 @@ def _rows(filing: Filing, files: Sequence[str]) -> Iterator[tuple[str, pa.Record
                     yield log, rows.filter(kernels.equal(names, log))
 
 
-def _finish(filing: Filing, volume: Volume, begun: Begun) -> int:
+def _finish(filing: Filing, copies: Copies, begun: Begun) -> int:
     """Append what the logs do not hold yet of a batch."""
-    skip = {name: _end(_log(volume, name)) - end for name, end in begun.ends.items()}
+    skip = {name: _end(_log(copies, name)) - end for name, end in begun.ends.items()}
     tickets: list[Ticket] = []
     filed = 0
     for name, rows in _rows(filing, begun.files):
         passed = min(skip[name], len(rows))
         skip[name] -= passed
         if passed < len(rows):
-            log = _log(volume, name)
+            log = _log(copies, name)
             left = rows.slice(passed)
             batch = _recast(filing, name, left)
-            tickets.append(log.append(batch))
+            tickets.append(log.append_copy(batch))
             filed += len(left)
-    volume.commit(tickets)
+    copies.volume.commit(tickets)
     for name in begun.ends:
-        name_subjects(_log(volume, name))
+        copies.adopt_subjects(_log(copies, name))
     return filed
 
 
@@ -206,19 +205,11 @@ def _recast(filing: Filing, log: str, rows: pa.RecordBatch) -> Batch:
     return recast(batch, to.codec, to.keys, to.nulls, None, False, carry, usual, to.subject_max, 0, now)
 
 
-def _log(volume: Volume, name: str) -> Log:
+def _log(copies: Copies, name: str) -> Log:
     if not name:
         raise BadInput("headrace sink: which log? Give the option log, or a column log")
-    return volume.open(name) if name in volume.logs() else volume.create(name)
+    return copies.take(name)
 
 
 def _end(log: Log) -> int:
     return log.state().last_seq + 1
-
-
-def name_subjects(log: Log) -> None:
-    """A stream takes the subjects that are in it, so that a server serves it as it is."""
-    if isinstance(log, FileStreamStore):
-        found = guessed_config(log).subjects
-        if set(found) - set(log.config.subjects):
-            log.update_config(msgspec.structs.replace(log.config, subjects=found))

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as compute
 
 from headrace.layouts.base import Volume
+from headrace.layouts.plain import plain
 from headrace.ops.events import ACK, MAX_DELIVER, NAKED, TERMINATED, events_log, read_events
-from headrace.ops.plain import plain
 
 pc: Any = compute
 WINDOW_NS = 60_000_000_000

@@ -23,9 +23,8 @@ import pyarrow.parquet as parquet
 
 from headrace.arrow import schema
 from headrace.errors import BadInput
-from headrace.layouts.parquet.manifest import ArchivedFile, ArchivedLog, Part
-from headrace.ops.archive_by import Division
-from headrace.ops.archive_write import WRITTEN_COLUMNS
+from headrace.layouts.archives import ArchivedFile, ArchivedLog, Division, Part
+from headrace.layouts.registry import ARCHIVE, layout_named
 
 PROPERTY = "headrace.log."
 LAKE = "pip install 'headrace[lake]'"
@@ -42,7 +41,7 @@ def _package(name: str, what: str) -> Any:
 
 def table_schema(division: Division) -> pa.Schema:
     """The columns of the files, then those of the directories."""
-    found: Any = schema(WRITTEN_COLUMNS)
+    found: Any = schema(layout_named(ARCHIVE).archives().columns())
     for name in division.columns:
         found = found.append(pa.field(name, pa.string()))
     return found
@@ -131,13 +130,16 @@ def _ends(path: Path) -> dict[str, Any]:
     metadata = files.read_metadata(path)
     low: dict[str, int] = {}
     high: dict[str, int] = {}
+    nulls = {"seq": 0, "time_ns": 0}
     for at in range(metadata.num_row_groups):
         group = metadata.row_group(at)
         for column, name in ((0, "seq"), (2, "time_ns")):
             ends = group.column(column).statistics
-            low[name] = min(low.get(name, ends.min), ends.min)
-            high[name] = max(high.get(name, ends.max), ends.max)
-    return {"minValues": low, "maxValues": high, "nullCount": {"seq": 0, "time_ns": 0}}
+            nulls[name] += ends.null_count
+            if ends.has_min_max:  # not where all are null
+                low[name] = min(low.get(name, ends.min), ends.min)
+                high[name] = max(high.get(name, ends.max), ends.max)
+    return {"minValues": low, "maxValues": high, "nullCount": nulls}
 
 
 def _application(log: str, incarnation: str) -> str:

@@ -1,21 +1,13 @@
-"""Logs by name and pattern."""
+"""Logs by name, topic and pattern."""
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 
-from headrace.errors import NotFound
 from headrace.layouts.base import Volume
+from headrace.layouts.log_names import choose_logs
 
 
-def chosen(volume: Volume, patterns: Sequence[str]) -> list[str]:
-    """Those that are asked for, all without patterns. NotFound for a plain name that is not there."""
-    names = volume.logs()
-    if not patterns:
-        return names
-    for pattern in patterns:
-        if not set(pattern) & set("*?[") and pattern not in names:
-            known = ", ".join(names[:20]) or "none"
-            raise NotFound(f"{volume.path}: no log {pattern!r}; there are: {known}")
-    return [name for name in names if any(fnmatch.fnmatchcase(name, each) for each in patterns)]
+def chosen(volume: Volume, patterns: Sequence[str], kind: str = "log") -> list[str]:
+    """Those that are asked for; without patterns all but the broker's own. NotFound for a plain name that is not there."""
+    return choose_logs(volume.origin, volume.logs(), patterns, path=volume.path, kind=kind)

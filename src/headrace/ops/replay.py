@@ -17,19 +17,15 @@ from typing import Any, Protocol
 
 from headrace.errors import BadInput
 from headrace.layouts.base import Log, Predicate, Ticket, Volume
-from headrace.layouts.detect import LAYOUTS, open_volume
-from headrace.layouts.jetstream.store import FileStreamStore
-from headrace.layouts.parquet.volume import ArchiveVolume
-from headrace.layouts.places import only_read
+from headrace.layouts.places import absolute, only_read
+from headrace.layouts.plain import plain
+from headrace.layouts.registry import LAYOUTS, open_volume
 from headrace.ops._kernels import Batch, recast
 from headrace.ops.conversion import mapping
 from headrace.ops.conversion.sides import SIDES
-from headrace.ops.conversion.target import is_channel, open_side
+from headrace.ops.conversion.target import open_copies
 from headrace.ops.engines import Done, Engine, Tell, Threads
-from headrace.ops.filing import name_subjects
 from headrace.ops.names import chosen
-from headrace.ops.plain import plain
-from headrace.ops.plan import absolute
 
 COMMIT_EVERY_BYTES = 64 << 20
 NS = 1_000_000_000
@@ -53,6 +49,10 @@ class Target(Protocol):
     @property
     def positions(self) -> bool:
         """Whether the target's own positions are the source's."""
+        ...
+
+    def checker(self) -> Callable[[Batch], None] | None:
+        """BadInput for a batch that it would not take; None where it takes everything."""
         ...
 
     def open(self, log: str) -> TargetLog:
@@ -94,8 +94,12 @@ class ReplayTask:
     until_ns: int | None = None
     subjects: tuple[str, ...] = ()
     subject: str | None = None
-    """The subject that all get; None: their own, or the usual one of their log."""
+    """The subject that all get, perhaps with their own in it (`copy.{subject}`); None: their own, or the usual one of their log."""
     key: str | None = field(default=None, repr=False)
+
+    def wanted(self, first: int | None) -> Predicate:
+        """What is replayed of a log, from a position on."""
+        return Predicate(first, self.next, self.since_ns, self.until_ns, self.subjects)
 
 
 @dataclass(slots=True)
@@ -144,13 +148,16 @@ def replay(
     with open_volume(task.source, key=task.key) as volume:
         names = chosen(volume, task.logs)
         rows = {each: volume.open(each).state().messages for each in names}
-        _check_names({each: _named(task.target, _origin(volume), each) for each in names})
+        _check_names({each: _named(task.target, volume.origin, each) for each in names})
     result = ReplayResult(task.source, name, engine.name, [], dry_run=dry_run)
+    items = [_only(task, (each,)) for each in names] if task.target.spread else [_only(task, tuple(names))]
+    if names and task.target.checker() is not None:
+        for _ in engine.run(check_logs, items):  # all of it before the first message
+            pass
     if dry_run:
         result.logs = [LogReplayed(each, rows[each]) for each in names]
         result.rows = sum(rows.values())
         return result
-    items = [_only(task, (each,)) for each in names] if task.target.spread else [_only(task, tuple(names))]
     done = Done(blocks_all=len(items), bytes_all=0)
     found: dict[int, list[LogReplayed]] = {}
     for number, logs in engine.run(replay_logs, items if names else []):
@@ -191,7 +198,7 @@ def replay_logs(task: ReplayTask) -> list[LogReplayed]:
     done: list[LogReplayed] = []
     with open_volume(task.source, key=task.key) as volume:
         for name in task.logs:
-            into = task.target.open(_named(task.target, _origin(volume), name))
+            into = task.target.open(_named(task.target, volume.origin, name))
             try:
                 done.append(_replay_log(task, volume, volume.open(name), into))
             finally:
@@ -199,17 +206,28 @@ def replay_logs(task: ReplayTask) -> list[LogReplayed]:
     return done
 
 
+def check_logs(task: ReplayTask) -> None:
+    """In a worker: whether the target takes every message of these logs."""
+    refuse = task.target.checker()
+    if refuse is None:
+        return
+    with open_volume(task.source, key=task.key) as volume:
+        for name in task.logs:
+            cast = _caster(volume.origin, task.target.layout, name, task.subject, 0)
+            for batch in volume.open(name).batches(task.wanted(task.first)):
+                refuse(cast(batch))
+
+
 def _replay_log(task: ReplayTask, volume: Volume, log: Log, into: TargetLog) -> LogReplayed:
-    origin = _origin(volume)
+    origin = volume.origin
     shift = SIDES[task.target.layout].origin - SIDES[origin].origin if task.target.positions else 0
     reached = into.reached()
     reached = None if reached is None else reached - shift
     first = max((each for each in (task.first, reached) if each is not None), default=None)
-    want = Predicate(first, task.next, task.since_ns, task.until_ns, task.subjects)
     row = LogReplayed(log.name, began_at=first)
     cast = _caster(origin, task.target.layout, log.name, task.subject, shift)
     pacer, waiting = _Pacer(task.pace), 0
-    for batch in log.batches(want):
+    for batch in log.batches(task.wanted(first)):
         for part in pacer.parts(batch):
             made = cast(part)
             into.write(made)
@@ -221,11 +239,6 @@ def _replay_log(task: ReplayTask, volume: Volume, log: Log, into: TargetLog) -> 
     stored, duplicates = into.settle()
     row.stored, row.duplicates = row.stored + stored, row.duplicates + duplicates
     return row
-
-
-def _origin(volume: Volume) -> str:
-    """The layout that the messages come from."""
-    return volume.manifest.layout if isinstance(volume, ArchiveVolume) else volume.layout
 
 
 def _caster(origin: str, layout: str, log: str, subject: str | None, shift: int) -> Callable[[Batch], Batch]:
@@ -296,6 +309,9 @@ class DirectoryTarget:
             raise BadInput(f"layout {self.layout!r}; known are: {', '.join(LAYOUTS)}")
         only_read(self.path, "a replay's target")
 
+    def checker(self) -> None:
+        """A directory takes everything."""
+
     def open(self, log: str) -> DirectoryLog:
         self.check()
         return DirectoryLog(self, log)
@@ -309,23 +325,22 @@ class DirectoryLog:
         side = SIDES[target.layout]
         self._keep, self._name = side.holes, log
         there = Path(place).exists() and any(Path(place).iterdir())
-        self._volume = open_side(target.layout, place, None, {}, write=True, create=not there)
+        self._copies = open_copies(target.layout, place, create=not there)
         self._log: Log | None = None
         self._tickets: list[Ticket] = []
-        self._stored = 0
+        self._stored, self._begun = 0, False
         self._layout = target.layout
 
     def _opened(self) -> Log:
         if self._log is None:
-            name = self._name
-            self._log = self._volume.open(name) if name in self._volume.logs() else self._volume.create(name)
+            self._log = self._copies.take(self._name)
         return self._log
 
     def reached(self) -> int | None:
         state = self._opened().state()
         if not self._keep and state.messages:
             raise BadInput(
-                f"{self._volume.path}: {self._name} holds messages, and {self._layout} numbers them anew, so that nobody can tell "
+                f"{self._copies.volume.path}: {self._name} holds messages, and {self._layout} numbers them anew, so that nobody can tell "
                 "which: replay into another directory"
             )
         return state.last_seq + 1 if state.messages else None
@@ -334,19 +349,17 @@ class DirectoryLog:
         log = self._opened()
         if not len(batch):
             return
-        if isinstance(log, FileStreamStore) and not log.fast_state().messages and batch.first_position > 1:
-            log.compact(batch.first_position)
-        if is_channel(log):
-            self._tickets.append(log.append(batch, keep_positions=self._keep, lossy=True))  # type: ignore[call-arg]
-        else:
-            self._tickets.append(log.append(batch, keep_positions=self._keep))
+        if not self._begun and not log.state().messages:
+            self._copies.begin_at(log, batch.first_position)
+        self._begun = True
+        self._tickets.append(log.append_copy(batch, keep_positions=self._keep))
         self._stored += len(batch)
 
     def settle(self) -> tuple[int, int]:
-        self._volume.commit(self._tickets)
-        name_subjects(self._opened())
+        self._copies.volume.commit(self._tickets)
+        self._copies.adopt_subjects(self._opened())
         stored, self._stored, self._tickets = self._stored, 0, []
         return stored, 0
 
     def close(self) -> None:
-        self._volume.close()
+        self._copies.close()

@@ -16,10 +16,10 @@ from typing import Any
 from headrace._core import Disk
 from headrace.errors import BadInput
 from headrace.layouts.base import Damage, Durability, LogState
-from headrace.layouts.detect import JETSTREAM, PRODUCTS, detect, room
-from headrace.layouts.room import Options
-from headrace.ops.plain import plain
-from headrace.ops.plan import check_path
+from headrace.layouts.layout import OpenRequest
+from headrace.layouts.places import check_path
+from headrace.layouts.plain import plain
+from headrace.layouts.registry import detect, layout_named
 
 FILE_BYTES_MAX = 1 << 20
 
@@ -65,31 +65,20 @@ def open_store(
     if durability not in ("sync", "interval"):
         raise BadInput(f"durability {durability!r}; known are sync and interval")
     chosen = layout if create and layout is not None else detect(checked, disk)
+    where = layout_named(chosen)
     if layout not in (None, chosen):
-        raise BadInput(f"{path}: a {PRODUCTS[chosen]} directory, not {layout}")
-    if chosen == JETSTREAM:
-        raise BadInput(
-            f"{path}: a JetStream store has its options on its streams; change them through a running server"
-        )
-    where = room(chosen)
+        raise BadInput(f"{path}: a {where.label} directory, not {layout}")
+    if where.needs_server is not None:
+        raise BadInput(f"{path}: {where.needs_server}")
     taken = where.options.of(options or {})
-    report = OpenReport(checked, chosen, where.product, *_spelled(taken))
-    volume = where.open(
-        checked, "rw", create=create, durability=durability, options=taken, disk=disk, key=key
-    )
+    report = OpenReport(checked, chosen, where.product, taken.spelled(), taken.changed())
+    asked = OpenRequest(mode="rw", create=create, durability=durability, options=taken, disk=disk, key=key)
+    volume = where.open(checked, asked)
     with volume:
         for name in volume.logs():
             report.logs.append(OpenedLog(name, volume.open(name).state()))
         report.damage = volume.damage()
     return report
-
-
-def _spelled(options: Options) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(all, those that differ from the default), in the product's spelling."""
-    bare = type(options)()
-    shown = {options.names.get(name, name): getattr(options, name) for name in options.__struct_fields__}
-    default = {options.names.get(name, name): getattr(bare, name) for name in options.__struct_fields__}
-    return shown, {name: value for name, value in shown.items() if value != default[name]}
 
 
 def read_options(path: str) -> dict[str, Any]:

@@ -7,20 +7,23 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.layouts.jetstream.volume import JetStreamVolume
+from headrace.errors import HeadraceError
+from headrace.layouts.volume_parts import side_by_side
 from headrace.server.nats.handshake import API_LEVEL, SERVED_VERSION
 from headrace.streams.account import JsAccount
+from headrace.streams.api.service import Service
 from headrace.streams.limits import AccountLimits, ServerFacts
-from headrace.streams.service import Service
-from headrace.streams.stream import Stream
+from headrace.streams.stream.stream import Stream
 
 if TYPE_CHECKING:
+    from headrace.layouts.stream_store import StreamVolume
+    from headrace.server.nats.client import Client
     from headrace.server.nats.server import NatsServer
 
 SHARE = 0.75
 
 
-def start_jetstream(server: NatsServer, volume: JetStreamVolume) -> Service:
+def start_jetstream(server: NatsServer, volume: StreamVolume) -> Service:
     """Streams back from disk, API listening."""
     options = server.options.jetstream
     facts = ServerFacts(
@@ -74,11 +77,35 @@ def start_jetstream(server: NatsServer, volume: JetStreamVolume) -> Service:
     return service
 
 
-def stop_jetstream(server: NatsServer) -> None:
-    """Streams and consumers say their last word; the volume closes the stores."""
-    for account in server.engine.accounts.values():
+def release_pulls(server: NatsServer, client: Client | None = None) -> None:
+    """Requests that wait (of one client that is sent away; of all when the server stops) get their last word."""
+    for name, account in server.engine.accounts.items():
+        if client is not None and name != client.account:
+            continue
         for stream in account.streams.values():
-            stream.stop()
+            for consumer in list(stream.consumers.values()):
+                if client is None:
+                    consumer.stop()
+                else:
+                    consumer.release(client.slot)
+
+
+async def stop_jetstream(server: NatsServer, volume: StreamVolume) -> None:
+    """Streams listen no more, save what they must, and the volume closes the stores."""
+    streams = [stream for account in server.engine.accounts.values() for stream in account.streams.values()]
+    for stream in streams:
+        stream.leave()
+
+    def save() -> list[HeadraceError]:
+        problems = side_by_side([stream.save for stream in streams])
+        try:
+            volume.close()
+        except HeadraceError as problem:
+            problems.append(problem)
+        return problems
+
+    for problem in await server.loop.run_in_executor(None, save):
+        server.log.error("not everything could be saved, the next start reads more: %s", problem)
 
 
 def _memory() -> int:

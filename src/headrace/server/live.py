@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import msgspec
 from headrace import __version__
 from headrace.server.config.options import AccountJetStream
 from headrace.server.nats.handshake import API_LEVEL, SERVED_VERSION
+from headrace.server.on_loop import LoopVisits
 from headrace.server.view import (
     AccountFacts,
     ConnectionFacts,
@@ -27,14 +29,25 @@ from headrace.server.view import (
 )
 
 if TYPE_CHECKING:
+    from headrace.server.nats._kernels import Traffic as ServedTraffic
     from headrace.server.nats.client import Client
     from headrace.server.nats.server import NatsServer
     from headrace.streams.account import JsAccount
+    from headrace.streams.api.service import Service
+    from headrace.streams.consumer.consumer import Consumer
     from headrace.streams.limits import ServerFacts as LimitFacts
-    from headrace.streams.service import Service
-    from headrace.streams.stream import Stream
+    from headrace.streams.stream.stream import Stream
 
+SUBSCRIPTIONS_AT_ONCE = 1000
 SERIOUS = ("bad-record", "unsound-tail", "forged-inside", "metadata")
+
+
+@dataclass
+class Gone:
+    """What connections that are closed did in an account: its counters never fall."""
+
+    slow_consumers: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 class LiveView:
@@ -48,11 +61,11 @@ class LiveView:
         reload: Callable[[], str | None],
     ) -> None:
         self._server, self._service, self._store_dir = server, service, store_dir
-        self._reload = reload
+        self._reload, self._loop = reload, LoopVisits(server.loop)
         self.http_port: int | None = None
         self.websocket_port: int | None = None
         self.config_load_ns = time.time_ns()
-        self._gone: dict[str, int] = {}
+        self._gone: dict[str, Gone] = {}
         server.on_describe = self._describe_gone
 
     def facts(self) -> ServerFacts:
@@ -68,17 +81,20 @@ class LiveView:
             config_load_ns=self.config_load_ns,
             api_level=API_LEVEL,
             options=server.options,
-            auth_required=server.handshake.authenticator.required,
+            auth_required=not server.handshake.authenticator.is_open,
             http_port=self.http_port,
             websocket_port=self.websocket_port,
-            store_dir=self._store_dir,
+            store_dir=f"{self._store_dir}/jetstream" if self._store_dir else None,
         )
 
     def totals(self) -> Totals:
+        return self._loop.call(self._totals)
+
+    def _totals(self) -> Totals:
         server = self._server
-        subscriptions = sum(each[1] for each in server.exchange.statistics())
+        subscriptions = sum(each.subscriptions for each in server.exchange.statistics())
         return Totals(
-            Traffic(*server.exchange.totals()),
+            _traffic(server.exchange.totals()),
             len(server.clients),
             server.total_connections,
             subscriptions,
@@ -88,14 +104,15 @@ class LiveView:
 
     # Connections
 
-    def connections(self) -> Iterator[ConnectionFacts]:
-        return (self._describe(client) for client in self._server.clients.values())
+    def connections(self) -> Sequence[ConnectionFacts]:
+        clients = self._loop.call(lambda: list(self._server.clients.values()))
+        found = self._loop.each(clients, lambda client: None if client.closing else self._describe(client))
+        return [each for each in found if each is not None]
 
-    def closed_connections(self) -> Iterable[ConnectionFacts]:
-        return list(self._server.gone)
+    def closed_connections(self) -> Sequence[ConnectionFacts]:
+        return self._loop.call(lambda: list(self._server.gone))
 
     def _describe(self, client: Client, stop_ns: int | None = None) -> ConnectionFacts:
-        traffic = self._server.exchange.traffic(client.slot)
         tls = client.tls
         return ConnectionFacts(
             cid=client.cid,
@@ -106,10 +123,10 @@ class LiveView:
             account=client.account or "$G",
             user=client.user,
             is_websocket=client.kind == "websocket",
-            traffic=Traffic(*traffic[:4]),
-            subscriptions=traffic[4],
+            traffic=_traffic(self._server.exchange.traffic(client.slot)),
+            subscriptions=self._server.exchange.subscription_count(client.slot),
             pending_bytes=client.waiting_bytes(),
-            rtt_ns=int(client.rtt_s * 1e9) or None,
+            rtt_ns=self._server.exchange.rtt_ns(client.slot) or None,
             name=client.name,
             lang=client.lang,
             version=client.version,
@@ -120,47 +137,73 @@ class LiveView:
         )
 
     def _describe_gone(self, client: Client) -> ConnectionFacts:
-        account = client.account or "$G"
-        self._gone[account] = self._gone.get(account, 0) + 1
-        return self._describe(client, time.time_ns())
+        described = self._describe(client, time.time_ns())
+        gone = self._gone.setdefault(described.account, Gone())
+        gone.slow_consumers += client.reason.startswith("Slow Consumer")
+        gone.traffic = gone.traffic + described.traffic
+        return described
 
     def subscriptions(
         self, account: str | None = None, cid: int | None = None
     ) -> Iterator[SubscriptionFacts]:
-        for client in list(self._server.clients.values()):
+        for client in self._loop.call(lambda: list(self._server.clients.values())):
             where = client.account or "$G"
             if (account is not None and where != account) or (cid is not None and client.cid != cid):
                 continue
-            for subject, queue, sid, msgs, most in self._server.exchange.subscriptions_of(client.slot):
+            for subject, queue, sid, msgs, most in self._rows_of(client):
                 yield SubscriptionFacts(where, subject, sid, client.cid, queue, msgs, most)
 
+    def _rows_of(self, client: Client) -> Iterator[tuple[str, str | None, str, int, int]]:
+        """Its subscriptions, a part per visit; those that come or go meanwhile may be missed or seen twice."""
+        skip = 0
+        while not client.closing:
+            part = partial(self._server.exchange.subscriptions_of, client.slot, skip, SUBSCRIPTIONS_AT_ONCE)
+            rows = self._loop.call(part)
+            yield from rows
+            skip += len(rows)
+            if len(rows) < SUBSCRIPTIONS_AT_ONCE:
+                return
+
     def subscription_stats(self, account: str | None = None) -> SubscriptionStats:
-        rows = [row for row in self._server.exchange.statistics() if account in (None, row[0])]
-        counts = [sum(column) for column in zip(*(row[1:] for row in rows), strict=True)] or [0] * 5
-        count, inserts, removes, matches, hits = counts
-        return SubscriptionStats(count, inserts, removes, matches, 0, hits / matches if matches else 0.0)
+        rows = [
+            row for row in self._loop.call(self._server.exchange.statistics) if account in (None, row.account)
+        ]
+        matches, hits = sum(row.matches for row in rows), sum(row.hits for row in rows)
+        return SubscriptionStats(
+            sum(row.subscriptions for row in rows),
+            sum(row.inserts for row in rows),
+            sum(row.removes for row in rows),
+            matches,
+            0,
+            hits / matches if matches else 0.0,
+        )
 
     # Accounts and JetStream
 
     def accounts(self) -> Sequence[AccountFacts]:
+        return self._loop.call(self._accounts)
+
+    def _accounts(self) -> Sequence[AccountFacts]:
         server = self._server
-        subscriptions = {row[0]: row[1] for row in server.exchange.statistics()}
+        subscriptions = {row.account: row.subscriptions for row in server.exchange.statistics()}
         with_js = {each.name for each in self._js_accounts()}
         found: list[AccountFacts] = []
+        connected: dict[str, list[Client]] = {}
+        for client in server.clients.values():
+            connected.setdefault(client.account or "$G", []).append(client)
         for options in server.handshake.authenticator.accounts():
-            own = [each for each in self.connections() if each.account == options.name]
-            sums = (
-                sum(getattr(each.traffic, name) for each in own)
-                for name in ("in_msgs", "in_bytes", "out_msgs", "out_bytes")
-            )
+            own = connected.get(options.name, [])
+            gone = self._gone.get(options.name) or Gone()
+            traffic = gone.traffic
+            for client in own:
+                traffic = traffic + _traffic(server.exchange.traffic(client.slot))
             found.append(
                 AccountFacts(
                     options.name,
                     len(own),
-                    len(own) + self._gone.get(options.name, 0),
                     subscriptions.get(options.name, 0),
-                    Traffic(*sums),
-                    0,
+                    traffic,
+                    gone.slow_consumers,
                     options.name in with_js,
                     self.config_load_ns,
                 )
@@ -170,11 +213,12 @@ class LiveView:
     def _js_accounts(self) -> list[JsAccount]:
         return list(self._server.engine.accounts.values())
 
-    def jetstream(self) -> JetStreamFacts | None:
+    def jetstream(self, *, with_streams: bool = False) -> JetStreamFacts | None:
         if self._service is None:
             return None
-        accounts = [self._js_account(each) for each in self._js_accounts()]
-        usages = [each.usage() for each in self._js_accounts()]
+        accounts = self._loop.call(self._js_accounts)
+        shown = [self._js_account(each, with_streams) for each in accounts]
+        usages = self._loop.each(accounts, lambda account: account.usage())
         facts = self._service.facts
         return JetStreamFacts(
             max_memory=facts.max_memory,
@@ -183,13 +227,15 @@ class LiveView:
             storage=sum(each.storage for each in usages),
             reserved_memory=sum(each.reserved_memory for each in usages),
             reserved_storage=sum(each.reserved_storage for each in usages),
-            api_total=sum(each.api_total for each in accounts),
-            api_errors=sum(each.api_errors for each in accounts),
-            accounts=accounts,
+            api_total=sum(each.api_total for each in shown),
+            api_errors=sum(each.api_errors for each in shown),
+            accounts=shown,
         )
 
-    def _js_account(self, account: JsAccount) -> JsAccountFacts:
-        usage, limits = account.usage(), account.limits
+    def _js_account(self, account: JsAccount, with_streams: bool) -> JsAccountFacts:
+        usage, limits = self._loop.call(account.usage), account.limits
+        streams = self._loop.call(lambda: list(account.streams.values())) if with_streams else []
+        found = self._loop.each(streams, self._stream, _is_busy)
         return JsAccountFacts(
             account.name,
             AccountJetStream(
@@ -206,49 +252,76 @@ class LiveView:
             usage.storage,
             account.api_total,
             account.api_errors,
-            [self._stream(each) for each in account.streams.values()],
+            [each for each in found if each is not None],
         )
 
-    def _stream(self, stream: Stream) -> StreamFacts:
-        from headrace.streams.info import stream_info
+    def _stream(self, stream: Stream) -> StreamFacts | None:
+        from headrace.streams.api.info import stream_info
 
         assert self._service is not None
+        if stream.closed:
+            return None
         return StreamFacts(
             stream.name,
             stream_info(stream, self._service.facts),
-            partial(_consumer_infos, stream, self._service.facts),
+            partial(self._consumer_infos, stream, self._service.facts),
             len(stream.consumers),
             sum(1 for each in stream.store.damage() if each.kind in SERIOUS),
             stream.store.poisoned,
         )
 
+    def _consumer_infos(self, stream: Stream, facts: LimitFacts) -> list[dict[str, Any]]:
+        from headrace.streams.api.info import consumer_info
+
+        def show(consumer: Consumer) -> dict[str, Any] | None:
+            return None if consumer.closed else consumer_info(consumer, facts)
+
+        consumers = self._loop.call(lambda: list(stream.consumers.values()))
+        infos = self._loop.each(consumers, show, lambda consumer: _is_busy(consumer.stream))
+        return [
+            {**info, "config": msgspec.json.decode(bytes(info["config"]))}
+            for info in infos
+            if info is not None
+        ]
+
     def findings(self) -> Sequence[Finding]:
         found: list[Finding] = []
-        for account in self._js_accounts():
-            for name, why in account.offline.items():
+        for account in self._loop.call(self._js_accounts):
+            for name, why in list(account.offline.items()):
                 found.append(Finding("STREAM", f"stream is offline: {why}", account.name, name))
-            for stream in account.streams.values():
-                if stream.store.poisoned:
-                    text = "a sync failed: publishes are refused until the disk works again"
-                    found.append(Finding("STREAM", text, account.name, stream.name))
-                damage = [each for each in stream.store.damage() if each.kind in SERIOUS]
-                if damage:
-                    text = f"{len(damage)} damaged places, the first: {damage[0].file} at byte {damage[0].offset}"
-                    found.append(Finding("STREAM", text, account.name, stream.name, is_fatal=False))
+            streams = self._loop.call(lambda account=account: list(account.streams.values()))
+            for each in self._loop.each(streams, partial(_stream_findings, account.name), _is_busy):
+                found += each
         return found
 
     def reload(self) -> str | None:
-        return self._reload()
+        return self._loop.call(self._reload)
 
     def kick(self, cid: int) -> bool:
+        return self._loop.call(lambda: self._kick(cid))
+
+    def _kick(self, cid: int) -> bool:
         client = next((each for each in self._server.clients.values() if each.cid == cid), None)
         if client is not None:
             client.close("Kicked")
         return client is not None
 
 
-def _consumer_infos(stream: Stream, facts: LimitFacts) -> list[dict[str, Any]]:
-    from headrace.streams.info import consumer_info
+def _is_busy(stream: Stream) -> bool:
+    return not stream.closed and stream.is_busy
 
-    infos = [consumer_info(consumer, facts) for consumer in stream.consumers.values()]
-    return [{**info, "config": msgspec.json.decode(bytes(info["config"]))} for info in infos]
+
+def _stream_findings(account: str, stream: Stream) -> list[Finding]:
+    found: list[Finding] = []
+    if stream.store.poisoned:
+        text = "a sync failed: publishes are refused until the disk works again"
+        found.append(Finding("STREAM", text, account, stream.name))
+    damage = [each for each in stream.store.damage() if each.kind in SERIOUS]
+    if damage:
+        text = f"{len(damage)} damaged places, the first: {damage[0].file} at byte {damage[0].offset}"
+        found.append(Finding("STREAM", text, account, stream.name, is_fatal=False))
+    return found
+
+
+def _traffic(seen: ServedTraffic) -> Traffic:
+    return Traffic(seen.in_msgs, seen.in_bytes, seen.out_msgs, seen.out_bytes)

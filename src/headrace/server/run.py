@@ -2,7 +2,7 @@
 
 open the store → bind the port → streams back → listen → (signals) → drain → close
 
-INT   stop cleanly, at once           TERM  the same after telling clients, within two seconds
+INT   stop cleanly, at once           TERM  the same a moment after clients were notified
 USR2  lame duck: clients go one by one over `lame_duck_duration`
 HUP   read the configuration again    USR1  open the log file again
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import resource
@@ -25,25 +26,31 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 import headrace
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StoreLocked
 from headrace.server.auth.users import Authenticator, Identity
 from headrace.server.config.options import Options
-from headrace.server.config.places import store_dir
+from headrace.server.config.places import claim, store_dirs
 from headrace.server.config.problems import ConfigError
 from headrace.server.config.reload import check_reload
 from headrace.server.live import LiveView
 from headrace.server.nats._kernels import CALL
 from headrace.server.nats.handshake import Handshake, permission_lists
+from headrace.server.nats.listener import join_address
 from headrace.server.nats.server import NatsServer
-from headrace.server.system import answer, subjects
+from headrace.server.nats.tracing import Tracing
+from headrace.server.system import answer, server_info, subjects
 
 if TYPE_CHECKING:
-    from headrace.layouts.jetstream.volume import JetStreamVolume
+    from headrace.layouts.stream_store import StreamVolume
     from headrace.server.http.serve import Monitor
     from headrace.server.logs import ServerLog
-    from headrace.streams.service import Service
+    from headrace.server.nats.client import Client
+    from headrace.streams.api.service import Service
 
-TERM_S = 2.0
+SWITCH_S = 0.001
+"""A thread that makes a page or a file gives way to the clients after this long."""
+NOTICE_S = 0.05
+"""So long after a notification of the stop clients are closed on SIGTERM."""
 OPEN_FILES = 65_536
 
 
@@ -71,7 +78,7 @@ class Process:
     def __init__(self, options: Options, log: ServerLog, reread: Callable[[], Options] | None = None) -> None:
         self.options, self.log, self._reread = options, log, reread
         self.directory: str | None = None
-        self.volume: JetStreamVolume | None = None
+        self.volume: StreamVolume | None = None
         self.service: Service | None = None
         self.monitor: Monitor | None = None
         self.server: NatsServer
@@ -96,8 +103,7 @@ class Process:
         options, began = self.options, time.monotonic()
         _raise_open_files()
         if options.jetstream.enabled:
-            self.directory = str(store_dir(options, os.environ))
-            self.volume = _open_volume(options, self.directory)
+            self.directory, self.volume = _open_first(options)
         self.server = NatsServer(options, self.volume, logging.getLogger("headrace.server"))
         await self.server.bind()
         self._say(f"Starting Headrace {headrace.__version__}, server id {self.server.id}")
@@ -111,6 +117,7 @@ class Process:
         self.view = LiveView(self.server, self.service, self.directory, self.reload)
         self.server.view = self.view
         self._serve_system_subjects()
+        self.tracing = Tracing(self.server, partial(server_info, self.view))
         await self.server.listen()
         self.view.websocket_port = self.server.websocket_port
         if options.monitor.port is not None:
@@ -124,6 +131,11 @@ class Process:
             self.log.warning("Plaintext passwords detected, use nkeys or bcrypt")
         gc.collect()
         gc.freeze()
+        sys.setswitchinterval(SWITCH_S)
+        if options.websocket is not None:
+            scheme = "wss" if options.websocket.tls else "ws"
+            where = join_address(options.websocket.host, self.server.websocket_port or 0)
+            self._say(f"Listening for websocket clients on {scheme}://{where}")
         self._say(f"Listening for client connections on {options.host}:{self.server.port}")
         self._say(f"Server is ready ({(time.monotonic() - began) * 1000:.0f} ms)")
 
@@ -134,7 +146,7 @@ class Process:
         server = self.server
         for account in server.handshake.authenticator.accounts():
             where = server.exchange.account(account.name)
-            number = server.engine.register(self._on_system_call)
+            number = server.engine.register_call(self._on_system_call)
             is_system = account.name == self.options.system_account
             for subject in subjects(server.id, is_system):
                 server.exchange.listen(where, subject, CALL, number)
@@ -152,16 +164,21 @@ class Process:
         if reply is None or client is None:
             return
         identity = client.identity or Identity("", client.account or "$G", None)
-        said = answer(self.view, subject, data, identity)
-        if said is not None:
-            self.server.exchange.publish(account, reply, None, None, said)
+
+        def done(said: object) -> None:
+            if isinstance(said, Exception):
+                self.log.error(f"{subject} failed: {said}")
+            elif isinstance(said, bytes):
+                self.server.exchange.publish(account, reply, None, None, said)
+
+        self.server.engine.off_loop(partial(answer, self.view, subject, data, identity), done)
 
     # Signals
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self.stop)
-        loop.add_signal_handler(signal.SIGTERM, self._begin_lame_duck, 0.0, TERM_S)
+        loop.add_signal_handler(signal.SIGTERM, self._begin_lame_duck, NOTICE_S, 0.0)
         ldm = (self.options.lame_duck_grace_ns / 1e9, self.options.lame_duck_duration_ns / 1e9)
         loop.add_signal_handler(signal.SIGUSR2, self._begin_lame_duck, *ldm)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
@@ -179,19 +196,28 @@ class Process:
         self._duck = asyncio.get_running_loop().create_task(self._lame_duck(grace_s, duration_s))
 
     async def _lame_duck(self, grace_s: float, duration_s: float) -> None:
-        """No new clients; those that are there are told, and then closed one by one."""
+        """No new clients; those that are there are notified, and closed one by one, or all at the end."""
         self._say("Entering lame duck mode, stop accepting new clients")
         self.server.stop_listening()
         self.server.lame_duck = True
         self.server.send_info()
         if self.server.clients:
-            await asyncio.sleep(min(grace_s, duration_s) or 0.05)
-        clients = list(self.server.clients.values())
-        pause = max(duration_s - grace_s, 0) / max(len(clients), 1)
-        for client in clients:
+            await asyncio.sleep(grace_s)
+        clients = list(self.server.clients.values()) if duration_s > grace_s else []
+        if clients:
+            self._say("Closing existing clients")
+        for number, client in enumerate(clients):
+            if number:
+                await asyncio.sleep(min((duration_s - grace_s) / len(clients), 1.0))
+            self._release_pulls(client)
             client.close("Server Shutdown")
-            await asyncio.sleep(min(pause, 1.0) if len(clients) > 1 else 0)
         self.stop()
+
+    def _release_pulls(self, client: Client | None = None) -> None:
+        if self.service is not None:
+            from headrace.server.jetstream import release_pulls
+
+            release_pulls(self.server, client)
 
     def reload(self) -> str | None:
         """Users, limits, certificates and the log from the configuration as it is now; the error's text, or None."""
@@ -241,18 +267,22 @@ class Process:
 
     def _write_pid(self) -> None:
         if self.options.pid_file:
-            Path(self.options.pid_file).write_text(f"{os.getpid()}\n")
-        if self.options.ports_file_dir:
-            name = Path(self.options.ports_file_dir) / f"headrace_{os.getpid()}.ports"
-            name.write_text(f'{{"nats":["nats://{self.options.host}:{self.server.port}"]}}')
+            Path(self.options.pid_file).write_text(str(os.getpid()))
+        if (file := self._ports_file()) is not None:
+            ports = {"nats": [f"nats://{self.options.host}:{self.server.port}"]}
+            if self.monitor is not None:
+                ports["monitoring"] = [f"http://{self.options.monitor.host}:{self.monitor.port}"]
+            if self.options.websocket is not None:
+                scheme, host = "wss" if self.options.websocket.tls else "ws", self.options.websocket.host
+                ports["websocket"] = [f"{scheme}://{host}:{self.server.websocket_port}"]
+            file.write_text(json.dumps(ports, separators=(",", ":")))
+
+    def _ports_file(self) -> Path | None:
+        """Under the name that programs around a nats-server look for."""
+        folder = self.options.ports_file_dir
+        return Path(folder) / f"nats-server_{os.getpid()}.ports" if folder else None
 
     # Stop
-
-    def _stop_streams(self, server: NatsServer) -> None:
-        if self.service is not None:
-            from headrace.server.jetstream import stop_jetstream
-
-            stop_jetstream(server)
 
     async def close(self) -> None:
         """Everything down, in the order that loses nothing."""
@@ -260,12 +290,18 @@ class Process:
         if self.monitor is not None:
             await self.monitor.stop()
         if server is not None:
-            await server.close(partial(self._stop_streams, server))
-        if self.volume is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self.volume.close)
+            await server.close(self._release_pulls)
+        if self.service is not None and self.volume is not None:
+            from headrace.server.jetstream import stop_jetstream
+
+            await stop_jetstream(self.server, self.volume)
             self._say("Streams are on disk")
+        elif self.volume is not None:
+            self.volume.close()
         if self.options.pid_file:
             Path(self.options.pid_file).unlink(missing_ok=True)
+        if (file := self._ports_file()) is not None:
+            file.unlink(missing_ok=True)
         self._say("Server Exiting..")
 
 
@@ -277,15 +313,31 @@ def _meaning(options: Options) -> str:
     return f"acknowledged when written, synced every {every:g} s: a power cut may lose what came since"
 
 
-def _open_volume(options: Options, directory: str) -> JetStreamVolume:
-    volume: Any = headrace.open(
-        directory,
+def _open_first(options: Options) -> tuple[str, StreamVolume]:
+    """The first directory that no other server has open."""
+    directories = store_dirs(options, os.environ)
+    locked: StoreLocked | None = None
+    for directory in directories:
+        try:
+            volume = _open_volume(options, directory)
+        except StoreLocked as problem:
+            locked = locked or problem
+        else:
+            claim(directory, options)
+            return str(directory), volume
+    assert locked is not None
+    raise locked
+
+
+def _open_volume(options: Options, directory: Path) -> StreamVolume:
+    return headrace.open(
+        str(directory),
         mode="rw",
         create=True,
+        layout="jetstream",
         durability=options.jetstream.sync,
         sync_interval_s=options.jetstream.sync_interval_ns / 1e9,
     )
-    return volume
 
 
 def _raise_open_files() -> None:

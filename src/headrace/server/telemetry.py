@@ -1,4 +1,4 @@
-"""`/metrics`: the server for Prometheus. The names and meanings are the tables below; the only door to its client.
+"""`/metrics`: the server for Prometheus. The names and meanings are the tables below; only here is its client library imported.
 
 Streams and durable consumers are labels. Ephemeral consumers come and go with names nobody chose, so they are summed
 per stream under the consumer `*`, which no consumer can be called.
@@ -97,7 +97,7 @@ class _Reader(Collector):
 
     def collect(self) -> Iterable[Metric]:
         view = self._view
-        facts, jetstream = view.facts(), view.jetstream()
+        facts, jetstream = view.facts(), view.jetstream(with_streams=True)
         info = GaugeMetricFamily(
             "headrace_info", "Who this is.", labels=["version", "nats_version", "server_id", "server_name"]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,8 @@ _SHORT = {
     "postalCode": "POSTALCODE",
     "serialNumber": "SERIALNUMBER",
 }
+_NOT_TLS = ("HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE")
+"""What OpenSSL says of first bytes that are no TLS."""
 _SPECIAL = ',+"\\<>;'
 
 
@@ -66,6 +69,22 @@ def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return error.reason or "not a PEM file that OpenSSL can read"
     return getattr(error, "strerror", None) or str(error)
+
+
+def log_handshake(log: logging.Logger, what: str, error: Exception) -> None:
+    """A handshake failed. A port that is probed (silence, or bytes that are no TLS) is no error of anybody."""
+    text, level = _why_handshake(error)
+    log.log(level, "%s: %s", what, text)
+
+
+def _why_handshake(error: Exception) -> tuple[str, int]:
+    if isinstance(error, ssl.SSLError) and error.reason in _NOT_TLS:
+        return "first record does not look like a TLS handshake", logging.DEBUG
+    if isinstance(error, ssl.SSLError):
+        return error.reason or str(error), logging.ERROR
+    if isinstance(error, TimeoutError | ConnectionAbortedError):
+        return "timeout", logging.DEBUG
+    return getattr(error, "strerror", None) or "EOF", logging.ERROR
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What monitoring sees of a running server: a small protocol of plain values, so that it can be tested without one.
 
-The server implements `ServerView`; HTTP pages, the system subjects and the metrics read nothing else. All of it is
-called on the server's loop, so nothing changes while a page is made.
+The server implements `ServerView`; HTTP pages, the system subjects and the metrics read nothing else. Pages are made on a
+thread; the view visits the loop for what belongs to it, so what it shows of two streams may be some milliseconds apart.
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ class Traffic:
     in_bytes: int = 0
     out_msgs: int = 0
     out_bytes: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.in_msgs + other.in_msgs,
+            self.in_bytes + other.in_bytes,
+            self.out_msgs + other.out_msgs,
+            self.out_bytes + other.out_bytes,
+        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,6 @@ class AccountFacts:
 
     name: str
     connections: int = 0
-    total_connections: int = 0
     subscriptions: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     slow_consumers: int = 0
@@ -195,8 +202,8 @@ class ServerView(Protocol):
 
     def subscription_stats(self, account: str | None = None) -> SubscriptionStats: ...
     def accounts(self) -> Sequence[AccountFacts]: ...
-    def jetstream(self) -> JetStreamFacts | None:
-        """None when JetStream is off."""
+    def jetstream(self, *, with_streams: bool = False) -> JetStreamFacts | None:
+        """None when JetStream is off. Streams are shown where they are asked for: there may be thousands."""
         ...
 
     def findings(self) -> Sequence[Finding]: ...

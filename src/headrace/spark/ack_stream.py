@@ -8,14 +8,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.acks import NEEDED, events, narrowed
-from headrace.spark.options import Asked
+from headrace.spark.options import ReadOptions
 from headrace.spark.stream import FileStream
 
 
 class AckStream(FileStream):
     """Micro-batches of events."""
 
-    def __init__(self, asked: Asked, columns: list[str]) -> None:
+    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
         super().__init__(narrowed(asked), list(NEEDED))
         self._shown = columns
 

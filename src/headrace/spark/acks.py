@@ -19,11 +19,12 @@ import pyarrow.json
 from pyspark.sql.datasource import InputPartition
 
 from headrace.errors import NotFound
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.base import Log
+from headrace.layouts.stream_store import StreamStore
 from headrace.spark.batch import BlockReader
 from headrace.spark.columns import TIME, Columns, arrow
 from headrace.spark.kernels import kernels
-from headrace.spark.options import Asked
+from headrace.spark.options import ReadOptions
 from headrace.spark.planning import places
 
 arrow_json: Any = pyarrow.json
@@ -58,7 +59,7 @@ COLUMNS: Columns = {
 }
 
 
-def narrowed(asked: Asked) -> Asked:
+def narrowed(asked: ReadOptions) -> ReadOptions:
     """Only the streams that capture events, and of them only events. NotFound says how to make one."""
     with ExitStack() as stack:
         names = [place.log.name for place in places(asked, stack) if _captures(place.log)]
@@ -70,17 +71,16 @@ def narrowed(asked: Asked) -> Asked:
     return replace(asked, logs=tuple(dict.fromkeys(names)), subjects=asked.subjects or (EVENTS,))
 
 
-def _captures(log: object) -> bool:
-    if not isinstance(log, FileStreamStore):
-        return False
-    config = log.config.subjects or ()
-    return any(each.startswith(_PREFIX) for each in config) or bool(log.subjects_state(EVENTS))
+def _captures(log: Log) -> bool:
+    if any(each.startswith(_PREFIX) for each in log.subjects):
+        return True
+    return isinstance(log, StreamStore) and bool(log.subjects_state(EVENTS))
 
 
 class AckReader(BlockReader):
     """A batch of events."""
 
-    def __init__(self, asked: Asked, columns: list[str]) -> None:
+    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
         super().__init__(narrowed(asked), list(NEEDED))
         self._shown = columns
 

@@ -11,11 +11,11 @@ from headrace.errors import BadInput
 from headrace.spark.columns import FINDING, MESSAGE, Columns, known
 from headrace.spark.layout_types import layout_columns
 from headrace.spark.malformed import CORRUPT, PERMISSIVE
-from headrace.spark.options import LOG_VIEW, Asked
+from headrace.spark.options import LOG_VIEW, ReadOptions
 from headrace.spark.planning import directories
 
 
-def columns_of(asked: Asked) -> Columns:
+def columns_of(asked: ReadOptions) -> Columns:
     """Everything that the view has: for messages with `_corrupt` where damage is shown, and with the layout's own by option."""
     if asked.view != LOG_VIEW:
         from headrace.spark.views import VIEWS
@@ -27,7 +27,7 @@ def columns_of(asked: Asked) -> Columns:
     return {**MESSAGE, **more, **({CORRUPT: FINDING} if asked.mode == PERMISSIVE else {})}
 
 
-def checked(asked: Asked, names: Sequence[str]) -> list[str]:
+def checked(asked: ReadOptions, names: Sequence[str]) -> list[str]:
     """The columns of a query. BadInput for one that is not there, and where damage would look like messages."""
     if asked.view == LOG_VIEW and set(names) - set(MESSAGE) - {CORRUPT}:
         asked = replace(asked, layout_columns=True)

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from headrace.spark.options import Asked
+from headrace.spark.one_line import OneLineErrors
+from headrace.spark.options import ReadOptions
 from headrace.spark.planning import parts, rows
 
 
-class BlockReader(DataSourceReader):
+class BlockReader(OneLineErrors, DataSourceReader):
     """Plans on the driver, reads in the workers."""
 
-    def __init__(self, asked: Asked, columns: list[str]) -> None:
+    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
         self._asked, self._columns = asked, columns
         self._predicate = asked.predicate()
 

@@ -16,6 +16,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from headrace.ops.filing import Filing, file_batch, forget, stage
+from headrace.spark.one_line import OneLineErrors
 from headrace.spark.sink_options import Target
 
 
@@ -44,7 +45,7 @@ def _files(messages: list[WriterCommitMessage | None]) -> list[str]:
     return [each.file for each in messages if isinstance(each, Staged)]
 
 
-class FileWriter(DataSourceArrowWriter):
+class FileWriter(OneLineErrors, DataSourceArrowWriter):
     """A DataFrame into a directory."""
 
     def __init__(self, target: Target) -> None:
@@ -69,7 +70,7 @@ class FileWriter(DataSourceArrowWriter):
 _StreamArrowWriter: Any = getattr(spark, "DataSourceStreamArrowWriter", object)
 
 
-class FileStreamWriter(_StreamArrowWriter):
+class FileStreamWriter(OneLineErrors, _StreamArrowWriter):
     """The batches of a query into a directory."""
 
     def __init__(self, target: Target) -> None:

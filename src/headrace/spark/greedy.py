@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from headrace.errors import BadInput
 from headrace.spark.limits import ReadAllAvailable
-from headrace.spark.options import Asked
+from headrace.spark.options import ReadOptions
 from headrace.spark.stream import FileStream, Offset
 
 
-def greedy(kind: type[FileStream], asked: Asked, columns: list[str]) -> FileStream:
+def greedy(kind: type[FileStream], asked: ReadOptions, columns: list[str]) -> FileStream:
     """A reader of that kind. BadInput for what needs to know where the query is."""
     for name, value in (
         ("maxRowsPerTrigger", asked.max_rows),

@@ -19,7 +19,7 @@ from headrace.client import ServerLog
 from headrace.client.remote import ReadOnlyLog
 from headrace.errors import BadInput
 from headrace.layouts.base import Batch, Damage, Log, LogState, Predicate, ScanTask
-from headrace.units import parse_time_ns
+from headrace.units import clamp_time_ns, parse_time_ns
 
 
 class HybridLog(ReadOnlyLog):
@@ -119,6 +119,6 @@ class _Below(ScanTask):
 def _moment(text: str) -> int | str:
     """Files tell it in nanoseconds, servers as a time."""
     try:
-        return int(text) if text.isdecimal() else parse_time_ns(text)
+        return int(text) if text.isdecimal() else clamp_time_ns(parse_time_ns(text))
     except ValueError:
         return text

@@ -10,39 +10,27 @@ RabbitMQ         vhost · queue · exchange · routing_key · persistent
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import pyarrow as pa
 
-from headrace.layouts.detect import JETSTREAM, detect
+from headrace.layouts.layout import Layout
+from headrace.layouts.registry import LAYOUTS, detect, layout_named
 from headrace.spark.columns import Columns
 
-BY_LAYOUT: dict[str, Columns] = {
-    JETSTREAM: {"stream": pa.string(), "msg_id": pa.string()},
-    "nats_streaming": {"channel": pa.string(), "reply": pa.string()},
-    "kafka": {
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "leader_epoch": pa.int32(),
-        "timestamp_type": pa.string(),
-    },
-    "rocketmq": {
-        "topic": pa.string(),
-        "queue_id": pa.int32(),
-        "commit_log_offset": pa.int64(),
-        "tags": pa.string(),
-    },
-    "rabbitmq": {
-        "vhost": pa.string(),
-        "queue": pa.string(),
-        "exchange": pa.string(),
-        "routing_key": pa.string(),
-        "persistent": pa.bool_(),
-    },
-}
-TYPES: Columns = {name: kind for columns in BY_LAYOUT.values() for name, kind in columns.items()}
+_KINDS: Columns = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "bool": pa.bool_()}
+
+
+def _columns(layouts: Sequence[Layout]) -> Columns:
+    return {name: _KINDS[kind] for layout in layouts for name, kind in layout.columns.items()}
+
+
+@cache
+def own_types() -> Columns:
+    """Of all products. Loads every layout: a worker that shows none of these columns does without."""
+    return _columns([layout_named(name) for name in LAYOUTS])
 
 
 def layout_columns(paths: Sequence[str]) -> Columns:
     """What the directories have, in all."""
-    found = dict.fromkeys(detect(path) for path in paths)
-    return {name: kind for layout in found for name, kind in BY_LAYOUT[layout].items()}
+    return _columns([layout_named(name) for name in dict.fromkeys(detect(path) for path in paths)])

@@ -19,22 +19,19 @@ import pyarrow as pa
 
 from headrace.arrow import COLUMNS, same_text, to_record_batch
 from headrace.errors import Damaged
-from headrace.layouts.base import Batch, Damage, Predicate, ScanTask
-from headrace.layouts.jetstream.scan_task import BlockTask
+from headrace.layouts.base import Batch, Damage, KnownRange, Predicate, ScanTask
 from headrace.spark.columns import FINDING, MESSAGE, arrow, finding
-from headrace.spark.layout_types import TYPES
+from headrace.spark.layout_types import own_types
 from headrace.spark.options import MODES
 
 LOG = logging.getLogger("headrace")
 CORRUPT = "_corrupt"
 FAILFAST, PERMISSIVE, DROPMALFORMED = MODES
-# A record inside a damaged one belongs to its range.
-_COST_MESSAGES = frozenset({"bad-record", "unsound-tail", "missing"})
 
 
 def lost(damage: Damage, want: Predicate | None = None) -> bool:
     """Whether it may have cost a message, one that was asked for."""
-    if damage.kind not in _COST_MESSAGES:
+    if not damage.costs_messages:
         return False
     if want is None:
         return True
@@ -99,8 +96,8 @@ def told(
 def scan(task: ScanTask, want: Predicate, columns: Sequence[str], mode: str) -> Iterator[pa.RecordBatch]:
     """The messages of a task as Arrow, and what `mode` makes of the rest."""
     known = known_range(task, want, columns)
-    if known is not None and isinstance(task, BlockTask):
-        yield from _numbered(task, *known, columns)
+    if known is not None:
+        yield from _numbered(task.log, known, columns)
         return
     findings = Findings(mode, columns, want)
     for made in _record_batches(task.showing(columns), want, columns, findings.found):
@@ -112,24 +109,20 @@ def scan(task: ScanTask, want: Predicate, columns: Sequence[str], mode: str) -> 
     findings.tell(task.log)
 
 
-def known_range(task: ScanTask, want: Predicate, columns: Sequence[str]) -> tuple[int, int] | None:
+def known_range(task: ScanTask, want: Predicate, columns: Sequence[str]) -> KnownRange | None:
     """The positions that a task would show, where only those are asked for and the index accounts for them."""
-    if set(columns) <= {"seq", "log"} and isinstance(task, BlockTask):
-        return task.range_known(want)
-    return None
+    return task.known_range(want) if set(columns) <= {"seq", "log"} else None
 
 
-def _numbered(
-    task: BlockTask, first: int, following: int, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def _numbered(log: str, known: KnownRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Positions that the index accounts for: no block is read for them."""
-    seqs: Any = np.arange(first, following, dtype=np.int64)
-    if task.dead:
-        seqs = seqs[~np.isin(seqs, np.array(task.dead, np.int64))]
+    seqs: Any = np.arange(known.first, known.next, dtype=np.int64)
+    if known.removed:
+        seqs = seqs[~np.isin(seqs, np.array(known.removed, np.int64))]
     if len(seqs):
         # From buffers: pyarrow's own ways from Python values load pandas first.
         numbers = arrow.Array.from_buffers(pa.int64(), len(seqs), [None, pa.py_buffer(seqs)])
-        made = [numbers if name == "seq" else same_text(task.log, len(seqs)) for name in columns]
+        made = [numbers if name == "seq" else same_text(log, len(seqs)) for name in columns]
         yield arrow.RecordBatch.from_arrays(made, schema=_schema(columns))
 
 
@@ -146,20 +139,27 @@ def _record_batches(
 def record_batch(batch: Batch, task: ScanTask, columns: Sequence[str]) -> pa.RecordBatch:
     """`to_record_batch` with the columns that not every message has: `_corrupt` (null: it is sound) and the layout's own."""
     plain = [name for name in columns if name in COLUMNS]
-    from headrace.spark.layout_columns import layout_column
-
     made = to_record_batch(batch, task.log, plain or ["seq"])
     arrays: list[Any] = []
     for name in columns:
         if name == CORRUPT:
             arrays.append(arrow.nulls(len(batch), FINDING))
         else:
-            arrays.append(made.column(name) if name in plain else layout_column(name, batch, task))
+            arrays.append(made.column(name) if name in plain else _own_column(name, batch, task))
     return arrow.RecordBatch.from_arrays(arrays, schema=_schema(columns))
 
 
+def _own_column(name: str, batch: Batch, task: ScanTask) -> Any:
+    """One of the layout's own columns; null where the product of the task has no such thing."""
+    found = task.own_column(name, batch)
+    kind = own_types()[name]
+    return arrow.nulls(len(batch), kind) if found is None else found.cast(kind)
+
+
 def _schema(columns: Sequence[str]) -> Any:
-    types: dict[str, Any] = {name: MESSAGE[name] for name in COLUMNS} | {CORRUPT: FINDING} | dict(TYPES)
+    types: dict[str, Any] = {name: MESSAGE[name] for name in COLUMNS} | {CORRUPT: FINDING}
+    if not types.keys() >= set(columns):
+        types |= own_types()
     return arrow.schema([arrow.field(name, types[name]) for name in columns])
 
 

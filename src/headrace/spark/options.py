@@ -11,16 +11,16 @@ Sequences are positions of the log (offsets of Kafka), both ends included; times
 from __future__ import annotations
 
 import difflib
-import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.client import Access
-from headrace.errors import BadInput
+from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import Predicate
+from headrace.layouts.log_names import choose_logs, is_pattern, matches
 from headrace.layouts.places import place_of
 from headrace.spark.server_options import SERVER_OPTIONS, access_of
-from headrace.units import parse_duration_ns, parse_time_ns
+from headrace.units import clamp_time_ns, parse_duration_ns, parse_time_ns
 
 LOG_NAMES = ("log", "stream", "topic", "channel", "queue")
 EARLIEST, LATEST = "earliest", "latest"
@@ -63,7 +63,7 @@ _KNOWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReadOptions:
     """Options, read and checked."""
 
     path: str = ""
@@ -99,25 +99,24 @@ class Asked:
     @property
     def plain_logs(self) -> bool:
         """Are all logs named in full?"""
-        return bool(self.logs) and not any(set(name) & set("*?[") for name in self.logs)
+        return bool(self.logs) and not any(is_pattern(name) for name in self.logs)
 
     def predicate(self) -> Predicate:
         """What the options leave of each log."""
         return Predicate(self.first, self.next, self.since_ns, self.until_ns, self.subjects)
 
-    def chosen(self, names: list[str]) -> list[str]:
-        """The logs that are asked for. BadInput for a plain name that is not there."""
-        if not self.logs:
-            return names
-        for pattern in self.logs:
-            if not set(pattern) & set("*?[") and pattern not in names:
-                known = ", ".join(names[:20]) or "none"
-                raise BadInput(f"headrace source: no log {pattern!r} in {self.place}; there are: {known}")
-        return [name for name in names if self.wants(name)]
+    def chosen(self, names: list[str], layout: str) -> list[str]:
+        """The logs that are asked for, by name, topic or pattern. BadInput for a plain name that is not there."""
+        try:
+            return choose_logs(layout, names, self.logs, path=self.place)
+        except NotFound as problem:
+            raise BadInput(f"headrace source: {problem}") from None
 
-    def wants(self, name: str) -> bool:
-        """Is this log asked for?"""
-        return not self.logs or any(fnmatch.fnmatchcase(name, each) for each in self.logs)
+    def present(self, names: list[str], layout: str) -> list[str]:
+        """The same, where what is not there may be elsewhere."""
+        if not self.logs:
+            return self.chosen(names, layout)
+        return [name for name in names if any(matches(layout, name, each) for each in self.logs)]
 
 
 def known_options(options: Mapping[str, str], known: Mapping[str, str], whose: str) -> dict[str, str]:
@@ -133,7 +132,7 @@ def known_options(options: Mapping[str, str], known: Mapping[str, str], whose: s
     return given
 
 
-def read_options(options: Mapping[str, str]) -> Asked:
+def read_options(options: Mapping[str, str]) -> ReadOptions:
     """BadInput names the option that is unknown, twice there, or wrong."""
     given = known_options(options, _KNOWN, "source")
     reading = _Reading(given)
@@ -146,7 +145,7 @@ def read_options(options: Mapping[str, str]) -> Asked:
         raise reading.wrong("startingFrom", "earliest or latest")
     if start == LATEST and (first is not None or since is not None):
         raise BadInput("headrace source: startingFrom=latest, and a sequence or time to start from: give one")
-    return Asked(
+    return ReadOptions(
         path=_place(given.get("path", "")),
         key=given.get("key"),
         access=access_of(given),
@@ -220,7 +219,7 @@ class _Reading:
         if text is None:
             return None
         try:
-            return int(text) if text.lstrip("-").isdecimal() else parse_time_ns(text)
+            return int(text) if text.lstrip("-").isdecimal() else clamp_time_ns(parse_time_ns(text))
         except ValueError:
             raise self.wrong(name, "a time like 2026-11-16T08:00:00Z, or ns since 1970") from None
 

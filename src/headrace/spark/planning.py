@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import glob
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,17 +18,14 @@ from pyspark.sql.datasource import InputPartition
 
 from headrace.errors import NotFound
 from headrace.layouts.base import Damage, Log, Predicate, ScanTask
-from headrace.layouts.detect import open_volume
-from headrace.layouts.nats_streaming.channel import Channel
-from headrace.layouts.nats_streaming.scan_task import SliceTask
-from headrace.layouts.places import disk_at, has_magic, is_remote, matching
-from headrace.spark.malformed import known_range, lost, scan, told
-from headrace.spark.options import TARGET_BYTES, Asked
+from headrace.layouts.places import has_magic, is_remote, matching
+from headrace.layouts.registry import open_volume
+from headrace.spark.malformed import known_range, scan, told
+from headrace.spark.options import TARGET_BYTES, ReadOptions
 from headrace.spark.versions import Versioned
 
 SMALL_BYTES = 8 << 20
 NUMBER_BYTES = 8
-_SLICE = re.compile(r"/msgs\.\d+\.dat$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,36 +58,34 @@ def directories(path: str) -> list[str]:
     return found
 
 
-def places(asked: Asked, stack: ExitStack) -> list[Place]:
+def places(asked: ReadOptions, stack: ExitStack) -> list[Place]:
     """Every log that is asked for, opened for reading until the stack closes."""
     filed = _filed(asked, stack) if asked.path else []
     return filed if asked.access is None else _served(asked, filed, stack)
 
 
-def _filed(asked: Asked, stack: ExitStack) -> list[Place]:
+def _filed(asked: ReadOptions, stack: ExitStack) -> list[Place]:
     paths = directories(asked.path)
     found: list[Place] = []
     for path in paths:
         volume = stack.enter_context(open_volume(path, key=asked.key))
         names = volume.logs()
         # With a server beside the files a stream may be in one of the two only.
-        chosen = (
-            asked.chosen(names) if asked.access is None else [each for each in names if asked.wants(each)]
-        )
+        chosen = (asked.chosen if asked.access is None else asked.present)(names, volume.origin)
         for name in chosen:
             key = name if len(paths) == 1 else f"{path}:{name}"
             found.append(Place(key, volume.open(name)))
     return found
 
 
-def _served(asked: Asked, filed: list[Place], stack: ExitStack) -> list[Place]:
+def _served(asked: ReadOptions, filed: list[Place], stack: ExitStack) -> list[Place]:
     """The streams of a server; where there are files of one too, both as one log."""
     from headrace.client import ServerVolume
     from headrace.spark.hybrid import HybridLog
 
     assert asked.access is not None
     volume = stack.enter_context(ServerVolume(asked.access))
-    names = list(asked.logs) if asked.plain_logs else asked.chosen(volume.logs())
+    names = list(asked.logs) if asked.plain_logs else asked.chosen(volume.logs(), volume.layout)
     cold = {place.key: place.log for place in filed}
     found: list[Place] = []
     for name in names:
@@ -166,42 +160,21 @@ def joined(tasks: list[ScanTask]) -> list[ScanTask]:
     return found
 
 
-def parts(asked: Asked, predicate: Predicate, columns: Sequence[str]) -> list[InputPartition]:
+def parts(asked: ReadOptions, predicate: Predicate, columns: Sequence[str]) -> list[InputPartition]:
     """The partitions of a batch query."""
 
     def weigh(task: ScanTask) -> int:
         # What the index knows is not read: only what is sent counts.
         known = known_range(task, predicate, columns)
-        return task.size_bytes if known is None else (known[1] - known[0]) * NUMBER_BYTES
+        return task.size_bytes if known is None else (known.next - known.first) * NUMBER_BYTES
 
     with ExitStack() as stack:
         found = places(asked, stack)
         tasks = [task for place in found for task in place.log.scan_tasks(predicate)]
-        known = absent(found)
+        known = tuple(each for place in found for each in place.log.unreachable_damage())
     groups = packed(tasks, asked.target_bytes, asked.min_partitions, weigh)
     made: list[InputPartition] = [Part(joined(group), predicate) for group in groups]
     return [*made, Part([], predicate, known)] if known else made
-
-
-def absent(found: Iterable[Place]) -> tuple[Damage, ...]:
-    """What no task would meet: files that should be there and are not, slices of a channel in which nothing is left."""
-    unmet: list[Damage] = []
-    for place in found:
-        told = place.log.damage()
-        unmet += [
-            each for each in told if each.kind == "missing" and disk_at(each.file).entry(each.file) is None
-        ]
-        if isinstance(place.log, Channel) and (costly := [each for each in told if lost(each)]):
-            first = place.log.state().first_seq
-            read = {task.data_path for task in place.log.scan_tasks() if isinstance(task, SliceTask)}
-            unmet += [
-                each
-                for each in costly
-                if _SLICE.search(each.file)
-                and each.file not in read
-                and (each.next_seq is None or each.next_seq > first)
-            ]
-    return tuple(unmet)
 
 
 @cache

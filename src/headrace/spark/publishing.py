@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from headrace.arrow import from_record_batch
-from headrace.client import Connection, Publisher
+from headrace.client import Connection, Destination, Publisher, named_stream
 from headrace.errors import BadInput
 from headrace.spark.sink_options import Target
 
@@ -75,10 +75,9 @@ def publish_rows(target: Target, task: Task, batches: Iterator[pa.RecordBatch]) 
     """All rows of a task; returns when every one is acknowledged."""
     assert target.access is not None
     with Connection(target.access, "headrace-sink", patient=True) as connection:
-        if target.stream is not None:
-            connection.ask(f"STREAM.INFO.{target.stream}")
-        publisher = Publisher(connection, window=target.window)
-        sender = _Sender(target, task, publisher, marks=connection.is_headrace)
+        into = None if target.stream is None else named_stream(connection, target.stream)
+        publisher = Publisher(connection, window=target.window, into=into)
+        sender = _Sender(target, task, publisher, into, marks=connection.is_headrace)
         if target.ids == "rows":
             sender.send_ranked(batches)
         else:
@@ -105,8 +104,11 @@ def rank(hashes: Sequence[bytes]) -> Any:
 
 
 class _Sender:
-    def __init__(self, target: Target, task: Task, publisher: Publisher, marks: bool) -> None:
+    def __init__(
+        self, target: Target, task: Task, publisher: Publisher, into: Destination | None, marks: bool
+    ) -> None:
         self._target, self._task, self._publisher, self._marks = target, task, publisher, marks
+        self._into = into
         self.rows = 0
         self.first_subject = ""
         self._seen: tuple[str, int] | None = None
@@ -129,6 +131,9 @@ class _Sender:
         held = [from_record_batch(rows, subject=subject, key=None) for rows in batches if len(rows)]
         if not held:
             return
+        if self._into is not None:
+            for batch in held:  # all before the first is sent
+                self._into.check(batch)
         hashes = [batch.content_hashes() for batch in held]
         numbers, name = rank(hashes), self._task.rows_name(hashes)
         self.row_producer = name if self._marks else None

@@ -1,6 +1,6 @@
 """What a user may say to the sink, by name.
 
-url and what opens it (see `server_options`) · stream: must be the one that takes the subjects
+url and what opens it (see `server_options`) · stream: takes the rows, and no other one does
 path · layout · log: a directory that the real product opens
 subject: for rows without a column of that name · application: who writes, for the ids
 ids=auto|source|rows|column|none · window: publishes under way
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from headrace.client import Access
 from headrace.errors import BadInput
-from headrace.layouts.detect import LAYOUTS
 from headrace.layouts.places import only_read, place_of
+from headrace.layouts.registry import LAYOUTS
 from headrace.spark.options import known_options
 from headrace.spark.server_options import SERVER_OPTIONS, access_of
 

@@ -22,7 +22,8 @@ from headrace.errors import BadInput
 from headrace.spark.asked_columns import checked, columns_of
 from headrace.spark.batch import BlockReader
 from headrace.spark.columns import schema_text
-from headrace.spark.options import LATEST, LOG_VIEW, Asked, read_options
+from headrace.spark.one_line import OneLineErrors
+from headrace.spark.options import LATEST, LOG_VIEW, ReadOptions, read_options
 
 SCHEMA = (
     "seq bigint, time timestamp, time_ns bigint, log string, subject string, key binary, "
@@ -30,16 +31,16 @@ SCHEMA = (
 )
 
 
-class HeadraceSource(DataSource):
+class HeadraceSource(OneLineErrors, DataSource):
     """What Spark asks: a name, a schema, readers."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._given = options
-        self._asked: Asked | None = None
+        self._asked: ReadOptions | None = None
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> ReadOptions:
         """What a reader is asked for; a writer has options of its own."""
         if self._asked is None:
             self._asked = read_options(self._given)

@@ -30,8 +30,9 @@ from headrace.spark.limits import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from headrace.spark.options import LATEST, Asked
-from headrace.spark.planning import Part, Place, absent, joined, packed, places, rows
+from headrace.spark.one_line import OneLineErrors
+from headrace.spark.options import LATEST, ReadOptions
+from headrace.spark.planning import Part, Place, joined, packed, places, rows
 
 if TYPE_CHECKING:
     from headrace.client import Hold
@@ -50,10 +51,10 @@ class Ends(NamedTuple):
     next: int
 
 
-class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches over directories."""
 
-    def __init__(self, asked: Asked, columns: list[str]) -> None:
+    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
         self._asked, self._columns = asked, columns
         self._seen: dict[str, Ends] | None = None
         self._look_again = 0.0
@@ -66,7 +67,7 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets
 
     def initialOffset(self) -> Offset:
-        """Where a new query begins. Asked twice by Spark: "latest" must be the same both times."""
+        """Where a new query begins. ReadOptions twice by Spark: "latest" must be the same both times."""
         if self._initial is None:
             with ExitStack() as stack:
                 begins = {place.key: self._begin(place) for place in places(self._asked, stack)}
@@ -201,8 +202,8 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     place.log.scan_tasks(want), self._asked.target_bytes, self._asked.min_partitions
                 )
                 tasks += [Part(joined(group), want) for group in groups if at < following]
-                if at < following and (known := absent([place])):
-                    tasks.append(Part([], want, known))
+                if at < following and (known := place.log.unreachable_damage()):
+                    tasks.append(Part([], want, tuple(known)))
         return tasks
 
     def _missing(self, key: str, first: int, last: int) -> None:
@@ -239,7 +240,7 @@ class FileStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
 
 
-def _ends(place: Place, asked: Asked) -> Ends:
+def _ends(place: Place, asked: ReadOptions) -> Ends:
     state = place.log.state()
     following = state.last_seq + 1
     if asked.next is not None:

@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace import __version__
 from headrace.errors import BadInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 JAVA_LEAST = 17
 _JAVA_LIMIT_S = 30
@@ -35,7 +38,7 @@ class Versioned:
             )
 
 
-def session(**conf: Any) -> Any:
+def session(**conf: Any) -> SparkSession:
     """A SparkSession (the running one, or a new one with this configuration: `session(**{"spark.master": "local[2]"})`).
 
     No Java, or one that is too old for Spark, is said in one line before anything is started.
@@ -48,7 +51,6 @@ def session(**conf: Any) -> Any:
     # With Spark Connect, Java runs elsewhere.
     if "SPARK_REMOTE" not in os.environ and "spark.remote" not in conf:
         check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
     for name, value in conf.items():
         builder = builder.config(name, value)

@@ -22,15 +22,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headrace.arrow import to_record_batch
 from headrace.errors import BadInput
 from headrace.layouts.base import Predicate, ScanTask
-from headrace.layouts.detect import open_volume
-from headrace.ops.checks import CheckTask, plan_checks, run_check
-from headrace.ops.consumers import readers_of
+from headrace.layouts.checks import CheckTask
+from headrace.layouts.registry import layout_at, open_volume
 from headrace.spark import acks
 from headrace.spark.acks import AckReader
 from headrace.spark.columns import FINDING, MESSAGE, Columns, arrow, finding, made, one_column
 from headrace.spark.kernels import kernels
 from headrace.spark.malformed import PERMISSIVE, Findings
-from headrace.spark.options import Asked
+from headrace.spark.one_line import OneLineErrors
+from headrace.spark.options import ReadOptions
 from headrace.spark.planning import directories, packed, places
 from headrace.spark.versions import Versioned
 
@@ -71,10 +71,10 @@ class Pieces(InputPartition, Versioned):
         self.stamp()
 
 
-class View(DataSourceReader):
+class View(OneLineErrors, DataSourceReader):
     """A view over directories; subclasses plan and work."""
 
-    def __init__(self, asked: Asked, columns: list[str]) -> None:
+    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
         self._asked, self._columns = asked, columns
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -93,7 +93,7 @@ class View(DataSourceReader):
         if not self._asked.logs:
             return None
         with open_volume(path, key=self._asked.key) as volume:
-            return self._asked.chosen(volume.logs())
+            return self._asked.chosen(volume.logs(), volume.origin)
 
 
 class Checks(View):
@@ -105,7 +105,7 @@ class Checks(View):
         tasks = [
             task
             for path in directories(asked.path)
-            for task in plan_checks(path, self.names(path), asked.key)
+            for task in layout_at(path).check_tasks(path, self.names(path), asked.key)
         ]
         return [Pieces(group) for group in packed(tasks, asked.target_bytes, asked.min_partitions)]
 
@@ -114,7 +114,7 @@ class Checks(View):
         rows = [
             {name: getattr(row, name) for name in VERIFY if name != "findings"}
             | {"findings": [finding(each) for each in row.findings]}
-            for row in run_check(piece)
+            for row in piece.rows()
         ]
         if rows:
             yield made(VERIFY, self._columns, rows)
@@ -126,7 +126,7 @@ class Damages(Checks):
     def work(self, piece: CheckTask) -> Iterator[pa.RecordBatch]:
         """The findings of one task; a file that cannot be read is one, too."""
         rows: list[dict[str, Any]] = []
-        for row in run_check(piece):
+        for row in piece.rows():
             rows += [{"log": row.log} | finding(each) for each in row.findings]
             if row.problem is not None:
                 empty = dict.fromkeys(DAMAGE)
@@ -146,8 +146,8 @@ class Consumers(View):
     def work(self, piece: str) -> Iterator[pa.RecordBatch]:
         """Every reader of the logs that are asked for."""
         with open_volume(piece, key=self._asked.key) as volume:
-            for name in self._asked.chosen(volume.logs()):
-                rows = [asdict(reader) for reader in readers_of(volume, name)]
+            for name in self._asked.chosen(volume.logs(), volume.origin):
+                rows = [asdict(reader) for reader in volume.open(name).readers.states()]
                 if rows:
                     yield made(CONSUMERS, self._columns, rows)
 
@@ -212,7 +212,7 @@ def _last_of_each(subjects: Any) -> Any:
     return kernels.is_in(numbered["row"].combine_chunks(), value_set=rows.combine_chunks())
 
 
-VIEWS: dict[str, tuple[Callable[[Asked, list[str]], DataSourceReader], Columns]] = {
+VIEWS: dict[str, tuple[Callable[[ReadOptions, list[str]], DataSourceReader], Columns]] = {
     "latest_per_subject": (Latest, MESSAGE),
     "verify": (Checks, VERIFY),
     "damage": (Damages, DAMAGE),
@@ -223,7 +223,7 @@ WHOLE_FILES = ("verify", "damage", "consumers")
 """Views that know no sequences, times and subjects."""
 
 
-def view_reader(asked: Asked, columns: list[str]) -> DataSourceReader:
+def view_reader(asked: ReadOptions, columns: list[str]) -> DataSourceReader:
     """The reader of a view."""
     if asked.view in WHOLE_FILES and asked.predicate() != Predicate():
         raise BadInput(

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from headrace.client import shared_connection
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 from headrace.spark.filing import FileWriter
+from headrace.spark.one_line import OneLineErrors
 from headrace.spark.publishing import Task, Written, publish_rows
 from headrace.spark.settling import close
 from headrace.spark.sink_options import Target, read_sink_options
@@ -34,7 +35,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     return FileWriter(target) if target.access is None else ServerWriter(target)
 
 
-class ServerWriter(DataSourceArrowWriter):
+class ServerWriter(OneLineErrors, DataSourceArrowWriter):
     """Publishes in the tasks."""
 
     def __init__(self, target: Target) -> None:

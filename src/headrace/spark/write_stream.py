@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from headrace.client import shared_connection
 from headrace.errors import ConnectionLost, ServerRefused
 from headrace.spark.filing import FileStreamWriter
+from headrace.spark.one_line import OneLineErrors
 from headrace.spark.publishing import ROW_BITS, Task, Written, publish_rows
 from headrace.spark.settling import settle
 from headrace.spark.sink_options import Target, read_sink_options
@@ -39,7 +40,7 @@ def this_task(application: str | None) -> Task:
     return Task(application or f"query-{query}", context.partitionId(), batch, str(query))
 
 
-class ServerStreamWriter(DataSourceStreamArrowWriter):
+class ServerStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
     """Publishes in the tasks."""
 
     def __init__(self, target: Target) -> None:

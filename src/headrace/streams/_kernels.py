@@ -1,4 +1,4 @@
-"""The one door from the model to the core."""
+"""The one module of the model that calls the Rust core."""
 
 from headrace._core import (
     ACKS,
@@ -8,9 +8,12 @@ from headrace._core import (
     PULLS,
     AckRun,
     Batch,
-    BlockLog,
+    EndedPull,
     Exchange,
+    Judged,
     Ledger,
+    LedgerPosition,
+    PatternSet,
     Plan,
     Producers,
     PublishRun,
@@ -30,9 +33,12 @@ __all__ = [
     "PULLS",
     "AckRun",
     "Batch",
-    "BlockLog",
+    "EndedPull",
     "Exchange",
+    "Judged",
     "Ledger",
+    "LedgerPosition",
+    "PatternSet",
     "Plan",
     "Producers",
     "PublishRun",

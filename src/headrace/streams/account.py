@@ -10,26 +10,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.config.model import REQUIRED_LEVEL, ConsumerConfig, Source, StreamConfig
 from headrace.errors import BadInput, HeadraceError
-from headrace.layouts.jetstream.config import REQUIRED_LEVEL, ConsumerConfig, Source, StreamConfig
-from headrace.layouts.jetstream.store import FileStreamStore
-from headrace.layouts.jetstream.volume import DEFAULT_ACCOUNT, JetStreamVolume
-from headrace.streams import consumer_changes, consumer_rules, stream_rules
-from headrace.streams.consumer_rules import Caps
-from headrace.streams.errors import ApiError, api_error, bad_stream
+from headrace.layouts.stream_store import StreamStore, StreamVolume
+from headrace.streams._kernels import PatternSet
+from headrace.streams.api.call_queue import CallQueue
+from headrace.streams.consumer import changes as consumer_changes
+from headrace.streams.consumer import rules as consumer_rules
+from headrace.streams.consumer.rules import Caps
+from headrace.streams.errors import ApiError, api_error, bad_stream, client_text
 from headrace.streams.limits import AccountLimits, ServerFacts, go_duration, smallest
-from headrace.streams.memory import Memory
-from headrace.streams.origin_rules import check_filters
-from headrace.streams.origins import INTEREST_ORIGIN
+from headrace.streams.sourcing.origins import INTEREST_ORIGIN
+from headrace.streams.sourcing.rules import check_filters
+from headrace.streams.stream import rules as stream_rules
+from headrace.streams.stream.dedup_state import DedupState
 from headrace.streams.subjects import subjects_overlap
 
 if TYPE_CHECKING:
     from headrace.streams._kernels import Batch, PublishRun
-    from headrace.streams.consumer import Consumer
-    from headrace.streams.engine import Engine
-    from headrace.streams.stream import Stream
+    from headrace.streams.consumer.consumer import Consumer
+    from headrace.streams.engine import StreamEngine
+    from headrace.streams.stream.stream import Stream
 
 LOG = logging.getLogger("headrace.streams")
 CONSUMERS_MAX = 1000
@@ -38,7 +42,7 @@ RECORD_BYTES = 30
 ROOM_VALID_NS = 50_000_000
 NO_LIMIT = 1 << 62
 
-StreamFactory = Callable[["Engine", "JsAccount", FileStreamStore], "Stream"]
+StreamFactory = Callable[["StreamEngine", "JsAccount", StreamStore], "Stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,33 @@ class _Room:
     until_ns: int
 
 
+class StreamCreation:
+    """A stream on its way: checked on the loop, made off it (`work`), served on it (`finish`)."""
+
+    def __init__(self, account: JsAccount, config: StreamConfig) -> None:
+        self._account, self._config = account, config
+        self._label = account.reserve(config)
+
+    def work(self) -> StreamStore:
+        """Make its files; on whatever thread."""
+        return self._account.make_store(self._config)
+
+    def finish(self, made: StreamStore | Exception) -> Stream:
+        """Serve it; ApiError if it was not made."""
+        self._account.release(self._config, self._label)
+        if isinstance(made, BadInput):
+            raise bad_stream(str(made)) from made
+        if isinstance(made, Exception):
+            raise api_error("JSStreamCreateErrF", err=made) from made
+        return self._account.serve_new(made)
+
+
 class JsAccount:
     """One account with JetStream."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: StreamEngine,
         name: str,
         factory: StreamFactory,
         *,
@@ -84,11 +109,19 @@ class JsAccount:
         self._room: dict[bool, _Room] = {}
         self.on_change: Callable[[str], None] = _nobody
         """Told the name of a stream that was made, changed or removed."""
+        self.being_made = 0
+        """Streams that are not there yet."""
+        self.calls = CallQueue()
+        """API calls that change something and take longer than a turn."""
+        self._patterns = PatternSet()
+        """The subjects of all streams, by the stream's id; also of those that are being made."""
+        self._names: dict[int, str] = {}
+        self._with_origins: dict[str, Stream] = {}
         self._factory = factory
-        self._memories: dict[FileStreamStore, Memory] = {}
+        self._dedup_states: dict[StreamStore, DedupState] = {}
 
     @property
-    def _volume(self) -> JetStreamVolume:
+    def _volume(self) -> StreamVolume:
         volume = self.engine.volume
         if volume is None:
             raise api_error("JSNotEnabledErr")
@@ -96,47 +129,69 @@ class JsAccount:
 
     def log_name(self, stream: str) -> str:
         """What the volume calls a stream of this account."""
-        return stream if self.name == DEFAULT_ACCOUNT else f"{self.name}/{stream}"
+        return self._volume.log_name(self.name, stream)
 
     # At start
 
     def recover(self) -> None:
         """Open everything that the volume holds for this account, consumers included."""
-        for log in self._volume.logs():
-            account, _, name = log.rpartition("/")
-            if (account or DEFAULT_ACCOUNT) != self.name or self._volume.is_unfinished(log):
+        volume = self._volume
+        own = [log for log in volume.logs() if volume.account_of(log) == self.name]
+        volume.open_ahead(own, self.first_look)
+        for log in own:
+            if volume.is_unfinished(log):
                 continue
+            name = log.rpartition("/")[2]
             try:
-                self._serve(self._volume.open(log, self.first_look))
+                store = volume.open(log, self.first_look)
+                for consumer in store.consumers.names():
+                    if store.consumers.get(consumer).config.mem_storage:  # it ended with its server
+                        store.consumers.delete(consumer)
+                self._serve(store)
             except Exception as problem:  # a stream that cannot be served must not keep the others from it
                 LOG.error("stream %s is offline: %s", log, problem)
                 self.offline[name] = str(problem)
 
-    def first_look(self, store: FileStreamStore) -> None:
+    def first_look(self, store: StreamStore) -> None:
         """A store is there, its limits are not applied yet: read what is to be remembered of its messages."""
-        self._memories[store] = Memory(store, self.engine.clock)
+        store.expires_itself = not store.config.allow_msg_ttl
+        self._dedup_states[store] = DedupState(store, self.engine.clock)
 
-    def memory_of(self, store: FileStreamStore) -> Memory:
+    def dedup_state_of(self, store: StreamStore) -> DedupState:
         """What a stream remembers, for the one who serves it."""
-        found = self._memories.pop(store, None)
-        return found if found is not None else Memory(store, self.engine.clock)
+        found = self._dedup_states.pop(store, None)
+        return found if found is not None else DedupState(store, self.engine.clock)
 
-    def _serve(self, store: FileStreamStore) -> Stream:
+    def _serve(self, store: StreamStore) -> Stream:
         stream = self._factory(self.engine, self, store)
         self.streams[stream.name] = stream
+        self._patterns.add(stream.config.subjects, stream.id)
+        self._names[stream.id] = stream.name
         for name in store.consumers.names():
-            stream.add_consumer(name, store.consumers.get(name).config)
+            stream.add_consumer(store.consumers.get(name))
         stream.free_settled()
         self._changed(stream.name)
         return stream
 
     def _changed(self, name: str) -> None:
-        every = (subject for stream in self.streams.values() for subject in stream.config.subjects)
+        found = self.streams.get(name)
+        if found is not None and found.origins is not None:
+            self._with_origins[name] = found
+        else:
+            self._with_origins.pop(name, None)
+        listening = [self.streams[each] for each in self.names("$JS.EVENT.>")]
+        every = (subject for stream in listening for subject in stream.config.subjects)
         self.event_subjects = tuple(each for each in every if subjects_overlap(each, "$JS.EVENT.>"))
-        for stream in self.streams.values():
+        for stream in self._with_origins.values():
             if stream.origins is not None:
                 stream.origins.look(name)
         self.on_change(name)
+
+    def _forget(self, stream: Stream) -> None:
+        """A stream is gone, or could not be served."""
+        self.streams.pop(stream.name, None)
+        self._patterns.remove(stream.config.subjects, stream.id)
+        self._names.pop(stream.id, None)
 
     # Looking
 
@@ -146,7 +201,7 @@ class JsAccount:
         if found is not None:
             return found
         if name in self.offline:
-            raise api_error("JSStreamOfflineReasonErrF", err=self.offline[name])
+            raise api_error("JSStreamOfflineReasonErrF", err=client_text(self.offline[name]))
         raise api_error("JSStreamNotFoundErr")
 
     def configs(self) -> dict[str, StreamConfig]:
@@ -157,11 +212,7 @@ class JsAccount:
         """All streams, or those that a subject (pattern) touches; sorted."""
         if not subject:
             return sorted(self.streams)
-        return sorted(
-            name
-            for name, stream in self.streams.items()
-            if any(subjects_overlap(subject, each) for each in stream.config.subjects)
-        )
+        return sorted(self._names[each] for each in self._patterns.labels(subject) if each in self._names)
 
     def usage(self, *, without: str = "") -> Usage:
         """What all streams (but one) take together."""
@@ -169,7 +220,7 @@ class JsAccount:
         reserved = {"memory": 0, "file": 0}
         for stream in self.streams.values():
             storage = stream.config.storage
-            held[storage] += stream.store.log.totals()[1]
+            held[storage] += stream.store.held_bytes
             if stream.name != without and stream.config.max_bytes > 0:
                 reserved[storage] += stream.config.max_bytes
         return Usage(held["memory"], held["file"], reserved["memory"], reserved["file"])
@@ -242,8 +293,8 @@ class JsAccount:
         if int(metadata.get(REQUIRED_LEVEL, "0")) > self.facts.level:
             raise api_error("JSRequiredApiLevelErr")
 
-    def create_stream(self, asked: StreamConfig, *, pedantic: bool = False) -> Stream:
-        """A new stream; the existing one if it is the same."""
+    def begin_create(self, asked: StreamConfig, *, pedantic: bool = False) -> Stream | StreamCreation:
+        """A new stream that is to be made; the existing one if it is the same."""
         config = self.settle(asked, pedantic=pedantic)
         existing = self.streams.get(config.name)
         if existing is not None:
@@ -251,79 +302,92 @@ class JsAccount:
                 raise api_error("JSStreamNameExistErr")
             return existing
         self.check_new(config)
-        try:
-            store = self._volume.create(self.log_name(config.name), config=config)
-        except BadInput as problem:
-            raise bad_stream(str(problem)) from problem
-        except HeadraceError as problem:
-            raise api_error("JSStreamCreateErrF", err=problem) from problem
+        return StreamCreation(self, config)
+
+    def reserve(self, config: StreamConfig) -> int:
+        """Nobody else may take these subjects while a stream is being made."""
+        label = self.engine.new_id()
+        self._patterns.add(config.subjects, label)
+        self.being_made += 1
+        return label
+
+    def release(self, config: StreamConfig, label: int) -> None:
+        """The stream is made, or not."""
+        self._patterns.remove(config.subjects, label)
+        self.being_made -= 1
+
+    def make_store(self, config: StreamConfig) -> StreamStore:
+        """The files of a new stream; on whatever thread."""
+        store = self._volume.create(self.log_name(config.name), config=config)
+        self.first_look(store)
+        return store
+
+    def serve_new(self, store: StreamStore) -> Stream:
+        """Serve what `make_store` made; if that fails it is removed again."""
         try:
             return self._serve(store)
         except Exception as problem:
-            LOG.exception("stream %s was made and cannot be served: it is removed again", config.name)
-            self.streams.pop(config.name, None)
-            self._volume.delete(self.log_name(config.name))
+            LOG.exception("stream %s was made and cannot be served: it is removed again", store.name)
+            if (stream := self.streams.get(store.name)) is not None:
+                self._forget(stream)
+            self._volume.delete(self.log_name(store.name))
             raise api_error("JSStreamCreateErrF", err=problem) from problem
 
     def check_new(self, config: StreamConfig) -> None:
         """Whether there is room for one more stream like that."""
         if config.name in self.offline:
-            raise api_error("JSStreamOfflineReasonErrF", err=self.offline[config.name])
+            raise api_error("JSStreamOfflineReasonErrF", err=client_text(self.offline[config.name]))
         check_filters(config)
         self._check_overlap(config)
-        if 0 <= self.limits.max_streams <= len(self.streams):
+        if 0 <= self.limits.max_streams <= len(self.streams) + self.being_made:
             raise api_error("JSMaximumStreamsLimitErr")
         self._check_limits(config)
 
-    def update_stream(self, asked: StreamConfig, *, pedantic: bool = False) -> Stream:
-        """Change a stream, if the rules allow."""
+    def check_update(self, asked: StreamConfig, *, pedantic: bool = False) -> tuple[Stream, StreamConfig]:
+        """A stream and what it is to become, if the rules allow."""
         config = self.settle(asked, pedantic=pedantic)
         stream = self.stream(config.name)
         config = stream_rules.check_update(stream.config, config)
         self._check_overlap(config)
         self._check_limits(config)
         self._check_consumers(stream, config)
-        try:
-            stream.reconfigure(config)
-        except BadInput as problem:
-            raise bad_stream(str(problem)) from problem
-        except HeadraceError as problem:
-            raise api_error("JSStreamUpdateErrF", err=problem) from problem
-        self._changed(stream.name)
-        return stream
+        return stream, config
 
-    def delete_stream(self, name: str) -> None:
-        """Remove a stream with all that belongs to it."""
+    def finish_update(self, stream: Stream, result: Any) -> None:
+        """Its files say so now: follow them."""
+        if isinstance(result, BadInput):
+            raise bad_stream(str(result)) from result
+        if isinstance(result, Exception):
+            raise api_error("JSStreamUpdateErrF", err=result) from result
+        self._patterns.remove(stream.config.subjects, stream.id)
+        stream.reconfigured()
+        self._patterns.add(stream.config.subjects, stream.id)
+        self._changed(stream.name)
+
+    def begin_delete(self, name: str) -> Callable[[], None]:
+        """A stream is served no more; what is returned removes its files, on whatever thread."""
         stream = self.stream(name)
-        try:
-            stream.delete()
-        except HeadraceError as problem:
-            raise api_error("JSStreamDeleteErrF", err=problem) from problem
-        finally:
-            self.streams.pop(name, None)
-            self._changed(name)
+        stream.leave(deleted=True)
+        self._forget(stream)
+        self._changed(name)
+        return partial(self._volume.delete, self.log_name(name))
 
     def delete_offline(self, name: str) -> None:
         """Remove a stream that cannot be opened; asked for by name, never done by itself."""
-        volume = self._volume
-        with volume.changing():
-            directory = volume.directory_of(self.log_name(name))
-            parent, _, base = directory.rpartition("/")
-            volume.disk.rename(directory, f"{parent}/.{base}")
-            volume.disk.sync_dir(parent)
-            volume.disk.remove_dir_all(f"{parent}/.{base}")
-        del self.offline[name]
+        self._volume.delete_unopened(self.log_name(name))
 
-    def restored(self, store: FileStreamStore) -> Stream:
+    def restored(self, store: StreamStore) -> Stream:
         """A stream that came out of a snapshot."""
         return self._serve(store)
 
     def _check_overlap(self, config: StreamConfig) -> None:
-        for other in self.streams.values():
-            if other.name == config.name:
-                continue
-            if any(subjects_overlap(a, b) for a in config.subjects for b in other.config.subjects):
-                raise api_error("JSStreamSubjectOverlapErr")
+        own = self.streams.get(config.name)
+        try:
+            found = self._patterns.first_overlap(config.subjects, None if own is None else own.id)
+        except BadInput as problem:
+            raise bad_stream(str(problem)) from problem
+        if found is not None:
+            raise api_error("JSStreamSubjectOverlapErr")
 
     def _check_limits(self, config: StreamConfig) -> None:
         limits, in_memory = self.limits, config.storage == "memory"
@@ -376,41 +440,46 @@ class JsAccount:
         pending = smallest(self.limits.max_ack_pending, self.facts.max_ack_pending)
         return Caps(pending, self.facts.max_request_batch)
 
-    def put_consumer(
+    def check_consumer(
         self, stream: Stream, name: str, asked: ConsumerConfig, *, action: str = "", pedantic: bool = False
-    ) -> tuple[Consumer, bool]:
-        """Create a consumer or update the one of that name; returns it and whether it is new."""
+    ) -> tuple[Consumer | None, ConsumerConfig]:
+        """The consumer of that name, if there is one, and what it is to be; ApiError if the rules say no."""
         config = consumer_rules.settle(asked, stream.config, self.caps, pedantic=pedantic)
         self._check_level(config.metadata)
-        others = [each.config for key, each in stream.consumers.items() if key != name]
+        others = (each.config for key, each in stream.consumers.items() if key != name)
         existing = stream.consumers.get(name)
         if existing is not None:
-            if action == "create" and not consumer_changes.same(existing.config, config):
-                raise api_error("JSConsumerAlreadyExists")
             if action != "create":
                 config = consumer_changes.check_update(
                     existing.config, config, active=self._is_bound(existing.config)
                 )
                 consumer_rules.check_beside(config, stream.config, others)
-                existing.update(config)
-            return existing, False
+            elif not consumer_changes.same(existing.config, config):
+                raise api_error("JSConsumerAlreadyExists")
+            return existing, existing.config if action == "create" else config
         if action == "update":
             raise api_error("JSConsumerDoesNotExist")
         self._check_count(stream, config)
         consumer_rules.check_beside(config, stream.config, others)
         consumer_rules.check_name_fits(name)
+        return None, consumer_rules.created(config)
+
+    def serve_consumer(self, stream: Stream, name: str, made: Any) -> Consumer:
+        """Serve what `Stream.make_consumer` made; if that fails it is removed again."""
+        if isinstance(made, BadInput):
+            raise bad_stream(str(made)) from made
+        if isinstance(made, HeadraceError):
+            raise api_error("JSConsumerStoreFailedErrF", err=made) from made
         try:
-            return stream.add_consumer(name, consumer_rules.created(config)), True
-        except BadInput as problem:
-            raise bad_stream(str(problem)) from problem
-        except HeadraceError as problem:
-            raise api_error("JSConsumerStoreFailedErrF", err=problem) from problem
+            if isinstance(made, Exception):
+                raise made
+            return stream.add_consumer(*made)
         except Exception as problem:
             LOG.exception(
                 "consumer %s of %s was made and cannot be served: it is removed again", name, stream
             )
             stream.consumers.pop(name, None)
-            if name in stream.store.consumers.names():
+            if name in stream.store.consumers:
                 stream.store.consumers.delete(name)
             raise api_error("JSConsumerCreateErrF", err=problem) from problem
 
@@ -420,8 +489,10 @@ class JsAccount:
 
     def _check_count(self, stream: Stream, config: ConsumerConfig) -> None:
         limit = smallest(self.limits.max_consumers, stream.config.max_consumers)
-        counted = sum(1 for each in stream.consumers.values() if not each.config.direct)
-        if counted >= (limit if limit > 0 else CONSUMERS_MAX) and not config.direct:
+        allowed = limit if limit > 0 else CONSUMERS_MAX
+        if config.direct or len(stream.consumers) < allowed:
+            return
+        if sum(1 for each in stream.consumers.values() if not each.config.direct) >= allowed:
             raise api_error("JSMaximumConsumersLimitErr")
 
 

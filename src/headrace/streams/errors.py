@@ -5,16 +5,29 @@
 
 `code` resembles HTTP, `err_code` is the stable key that clients compare, the text is nats-server 2.15.2's. Those
 whose name begins with HR are ours; their numbers begin at 30001, outside of nats-server's.
+
+An exception that is filled in is for the log; a client gets `client_text` of it: what is wrong, without the paths of the
+store, and nothing of a mistake of ours but that there was one.
 """
 
 from __future__ import annotations
 
+import logging
+import re
+import time
 from pathlib import Path
 
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.streams.json_writer import to_json
+from headrace.streams.api.json_writer import to_json
+
+LOG = logging.getLogger("headrace.streams")
+LOG_EVERY_S = 1.0
+# A path, as errors name one: at the beginning up to the colon behind it (it may hold blanks), or a word of its own.
+_PATH_FIRST = re.compile(r"^/(?:[^:]*/)?([^:/]+): ")
+_PATH = re.compile(r"(?<![\w/])/(?:[^\s'\":;,]+/)+([^\s'\":;,/]+)")
+MISTAKE = "internal error, the log of the server has details"
 
 
 class KnownError(msgspec.Struct, frozen=True):
@@ -48,7 +61,37 @@ class ApiError(HeadraceError):
 def api_error(name: str, **texts: object) -> ApiError:
     """The error of that name with its placeholders filled in; a wrong placeholder is a mistake of ours."""
     known = ERRORS[name]
-    return ApiError(name, known, known.description.format_map(texts) if texts else known.description)
+    if not texts:
+        return ApiError(name, known, known.description)
+    for value in texts.values():
+        if isinstance(value, Exception) and not isinstance(value, ApiError):
+            _log_details(known, value)
+    shown = {
+        key: client_text(value) if isinstance(value, Exception) else value for key, value in texts.items()
+    }
+    return ApiError(name, known, known.description.format_map(shown))
+
+
+def client_text(problem: Exception | str) -> str:
+    """What a client may know of a problem: files by their name alone, and no inside of the program."""
+    if isinstance(problem, Exception) and not isinstance(problem, HeadraceError):
+        return MISTAKE
+    text = str(problem).replace("\r", " ").replace("\n", " ")
+    return _PATH.sub(r"\1", _PATH_FIRST.sub(r"\1: ", text))
+
+
+_logged: dict[str, float] = {}
+
+
+def _log_details(known: KnownError, problem: Exception) -> None:
+    """The whole text, if it is more than clients get; the same one at most once a second."""
+    text, now = str(problem), time.monotonic()
+    if client_text(problem) == text or now - _logged.get(text, -LOG_EVERY_S) < LOG_EVERY_S:
+        return
+    if len(_logged) > 100:
+        _logged.clear()
+    _logged[text] = now
+    LOG.error("error %d for a client: %s", known.err_code, text)
 
 
 def bad_stream(text: str) -> ApiError:

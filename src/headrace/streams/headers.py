@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from headrace.streams.errors import api_error
 
 FIRST_LINE = b"NATS/1.0\r\n"
-NEVER = 0
+TTL = b"Nats-TTL"
+NEVER = -1
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _UNITS = {
     "ns": 1,
@@ -57,9 +58,9 @@ def parse_duration_ns(text: str) -> int | None:
 
 
 def parse_ttl_ns(value: bytes | None) -> int:
-    """`Nats-TTL`: whole seconds, a duration of a second or more, or `never`; 0 for none."""
+    """`Nats-TTL`: whole seconds, a duration of a second or more, or `never` (NEVER); 0 for none."""
     if value is None:
-        return NEVER
+        return 0
     text = value.decode(errors="replace")
     if text.lower() == "never":
         return NEVER

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 UNLIMITED = -1
 SECOND_NS = 1_000_000_000
+DURATION_NS_MAX = (1 << 63) - 1
+FIRST_SEQ_MAX = 1 << 61
+"""A stream may begin here at most. The file format keeps marks in the two highest bits of a sequence: from 2^62 on there
+are none, and what a client may ask for leaves as many as were passed over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ Patterns against patterns, a few per request. What happens per message is the co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from headrace.layouts.jetstream.names import subjects_overlap
+from headrace.config.names import first_overlapping_pair, subjects_overlap
+from headrace.errors import BadInput
+from headrace.streams.errors import bad_stream
 
-__all__ = ["is_literal", "is_subject", "matches", "subjects_overlap", "touches"]
+__all__ = ["is_literal", "is_subject", "matches", "overlapping_pair", "subjects_overlap", "touches"]
 
 _SPACES = frozenset(" \t\r\n\f")
 
@@ -18,6 +20,18 @@ def is_subject(subject: str) -> bool:
     """Whether it can be subscribed to: no empty token, no spaces, `>` only at the end."""
     tokens = subject.split(".")
     return "" not in tokens and ">" not in tokens[:-1] and _SPACES.isdisjoint(subject)
+
+
+def overlapping_pair(patterns: Sequence[str]) -> tuple[str, str] | None:
+    """The first pattern that overlaps an earlier one: (the earlier one, that one)."""
+    try:
+        pair = first_overlapping_pair(patterns)
+    except BadInput as problem:
+        raise bad_stream(str(problem)) from problem
+    if pair is None:
+        return None
+    earlier, later = pair
+    return patterns[earlier], patterns[later]
 
 
 def is_literal(subject: str) -> bool:

@@ -1,4 +1,4 @@
-"""The one door from this room to the Rust core: disks that lose, tear and refuse."""
+"""The one module of this package that calls the Rust core: disks that lose, tear and refuse."""
 
 from __future__ import annotations
 

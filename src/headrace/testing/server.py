@@ -23,6 +23,8 @@ from typing import Self
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 30.0
 START_TRIES = 3
+GREETING_S = 0.3
+READY = b"Server is ready"
 
 
 class ServerFailed(Exception):
@@ -41,6 +43,7 @@ class TestServer:
         self.http_port: int | None = None
         self._jetstream, self._config = jetstream, config
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_begins = 0
         self._log_path = store_dir.parent / f"{store_dir.name}.headrace.log"
 
     @property
@@ -71,6 +74,7 @@ class TestServer:
             if self.port == 0 or turn:
                 self.port = _free_port()
             with self._log_path.open("ab") as log:
+                self._log_begins = log.tell()
                 self._process = subprocess.Popen(
                     self._command(),
                     stdin=subprocess.DEVNULL,
@@ -126,16 +130,19 @@ class TestServer:
         self.stop()
 
     def _wait_for_port(self) -> bool:
-        """Ready when the greeting comes."""
+        """Ready when the greeting comes, or, where TLS comes first and nothing is said in clear, when the log says so."""
         process, deadline = self._process, time.monotonic() + START_LIMIT_S
         while process is not None and process.poll() is None and time.monotonic() < deadline:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=1) as client:
-                    client.settimeout(5)
+                    client.settimeout(GREETING_S)
                     if client.recv(1):
                         return True
             except TimeoutError:
-                return True  # TLS comes first there: the port answers, and says nothing in clear
+                with self._log_path.open("rb") as log:
+                    log.seek(self._log_begins)
+                    if READY in log.read():
+                        return True
             except OSError:
                 time.sleep(0.02)
         return False

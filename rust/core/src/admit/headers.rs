@@ -15,6 +15,10 @@ pub struct Headers<'a> {
     pub producer_numbers: Option<&'a [u8]>,
 }
 
+/// Of a message that has none.
+pub static NO_HEADERS: Headers<'static> =
+    Headers { found: [(&[], &[]); FOUND_MAX], count: 0, producer: None, producer_numbers: None };
+
 impl<'a> Headers<'a> {
     pub fn parse(block: &'a [u8]) -> Self {
         let mut headers = Headers::default();

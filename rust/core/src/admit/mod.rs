@@ -8,7 +8,7 @@ mod numbers;
 pub mod producers;
 mod window;
 
-pub use headers::{Headers, value_of};
+pub use headers::{Headers, NO_HEADERS, value_of};
 pub use numbers::{Numbers, Shown};
 pub use producers::{Judged, Producers};
 pub use window::Window;
@@ -125,9 +125,14 @@ pub fn admit(
     let mut stopped = Stopped::Done;
     while next < total {
         let entry = run.batch.entries()[next];
-        let headers =
-            if entry.headers.is_null() { Headers::default() } else { Headers::parse(run.batch.bytes(entry.headers)) };
-        match decide(run, next, &headers, plan, memory, &mut state, now_ns)? {
+        let parsed;
+        let headers = if entry.headers.is_null() {
+            &NO_HEADERS
+        } else {
+            parsed = Headers::parse(run.batch.bytes(entry.headers));
+            &parsed
+        };
+        match decide(run, next, headers, plan, memory, &mut state, now_ns)? {
             Fate::Accept => {
                 state.accepted += 1;
                 let sequence = state.last + state.accepted;
@@ -159,7 +164,7 @@ pub fn admit(
 }
 
 /// `admit` from the first message on; if all are accepted and the newest block has room for them, they are stored too.
-pub fn take_in(
+pub fn admit_and_append(
     run: &mut PublishRun,
     plan: &Plan,
     memory: &mut Memory<'_>,

@@ -89,6 +89,12 @@ pub fn parse_ack(payload: &[u8]) -> Option<Answer> {
     sequence.map(Answer::Stored)
 }
 
+/// Whether a pub-ack names this stream. `name` is written as in JSON.
+pub fn is_from(payload: &[u8], name: &[u8]) -> bool {
+    let rest = payload.strip_prefix(b"{\"stream\":\"").and_then(|rest| rest.strip_prefix(name));
+    rest.is_some_and(|rest| rest.starts_with(b"\""))
+}
+
 /// `{"stream":"NAME","seq":7}`, with or without a blank: nearly all of them, read without a search.
 fn plain_ack(payload: &[u8]) -> Option<u64> {
     let name = payload.strip_prefix(b"{\"stream\":\"")?;
@@ -132,5 +138,7 @@ mod tests {
         assert_eq!(parse_ack(br#"{"error":{"code":503},"stream":"S","seq":0}"#), None);
         assert_eq!(parse_ack(br#"{"stream":"S","seq":}"#), None);
         assert_eq!(parse_ack(b""), None);
+        assert!(is_from(br#"{"stream":"S","seq":12}"#, b"S"));
+        assert!(!is_from(br#"{"stream":"ST","seq":12}"#, b"S") && !is_from(br#"{"error":{}}"#, b"S"));
     }
 }

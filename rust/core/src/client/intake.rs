@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use memchr::memchr;
 
-use super::acks::{Acks, Answer, parse_ack};
+use super::acks::{Acks, Answer, is_from, parse_ack};
 use crate::batch::{Batch, Entry, HeaderCodec, Span};
 
 /// A line of a server: INFO with the addresses of a large cluster is the longest.
@@ -56,6 +56,8 @@ pub struct Intake {
     /// Keep the reply of each message, which an ack goes to, as its key.
     pub keep_replies: bool,
     pub acks: Acks,
+    /// The stream that is to take the publishes, in every spelling that JSON has for it. The ack of another one is an event.
+    pub ack_streams: Vec<Vec<u8>>,
     /// What the last message of the batch said was still to come.
     pub pending: u64,
 }
@@ -221,7 +223,7 @@ impl Intake {
         } else if Some(sid) == self.ack_sid && header == 0 {
             let last = subject.rsplit(|byte| *byte == b'.').next().unwrap_or(b"");
             // The answer to the ack of a message is empty.
-            let answer = if payload.is_empty() { Some(Answer::Stored(0)) } else { parse_ack(payload) };
+            let answer = if payload.is_empty() { Some(Answer::Stored(0)) } else { self.answer(payload) };
             if let (Some(number), Some(answer)) = (self::number(last), answer) {
                 self.acks.settle(number, answer);
                 return Ok(Some(end + 2));
@@ -235,6 +237,12 @@ impl Intake {
             payload: payload.to_vec(),
         };
         self.event(event, end + 2)
+    }
+
+    /// A pub-ack of the stream that it was asked of.
+    fn answer(&self, payload: &[u8]) -> Option<Answer> {
+        let named = self.ack_streams.is_empty() || self.ack_streams.iter().any(|name| is_from(payload, name));
+        named.then(|| parse_ack(payload)).flatten()
     }
 }
 
@@ -298,6 +306,16 @@ mod tests {
         assert_eq!(events[..2], [Event::Info(b"{\"a\":1}".to_vec()), Event::Ping]);
         assert!(matches!(&events[2], Event::Message { sid: 7, headers, .. } if headers.starts_with(b"NATS/1.0 404")));
         assert_eq!(events[3..], [Event::Error(b"Bad".to_vec()), Event::Pong]);
+    }
+
+    #[test]
+    fn an_ack_of_another_stream_is_no_ack() {
+        let mut intake = Intake { ack_streams: vec![b"OTHER".to_vec()], ..intake() };
+        intake.feed(b"MSG in.0 8 22\r\n{\"stream\":\"S\",\"seq\":5}\r\n").unwrap();
+        assert_eq!((intake.acks.floor(), intake.take_events().len()), (0, 1));
+        intake.ack_streams.push(b"S".to_vec());
+        intake.feed(b"MSG in.0 8 22\r\n{\"stream\":\"S\",\"seq\":5}\r\n").unwrap();
+        assert_eq!((intake.acks.floor(), intake.take_events().len()), (1, 0));
     }
 
     #[test]

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //!   HPUB subject inbox.NUMBER #header #total␍␊
-//!   NATS/1.0␍␊ own headers … Nats-Msg-Id: ID␍␊ Headrace-Producer: NAME␍␊ Headrace-Producer-Seq: POSITION␍␊␍␊ payload␍␊
+//!   NATS/1.0␍␊ own headers … Nats-Expected-Stream: STREAM␍␊ Nats-Msg-Id: ID␍␊
+//!   Headrace-Producer: NAME␍␊ Headrace-Producer-Seq: POSITION␍␊␍␊ payload␍␊
 //! ```
-//! The id is the message's key (a text of the caller), or a prefix and its position.
+//! The id is the message's key (a text of the caller), or a prefix and its position. Of two headers with one name a server
+//! takes the first: an own header that one of these replaces is left out.
 
 use crate::batch::{Batch, HeaderCodec};
 
@@ -15,6 +17,10 @@ pub struct Rules<'a> {
     pub id_prefix: Option<&'a [u8]>,
     /// Name for the marks of producers; the position is the number.
     pub producer: Option<&'a [u8]>,
+    /// Any other stream refuses the message.
+    pub stream: Option<&'a [u8]>,
+    /// Own headers that are left out: conditions on another stream, say.
+    pub without: &'a [&'a [u8]],
     pub max_payload: usize,
 }
 
@@ -31,6 +37,10 @@ pub enum PublishError {
 }
 
 const VERSION: &[u8] = b"NATS/1.0\r\n";
+const EXPECTED_STREAM: &[u8] = b"Nats-Expected-Stream";
+const MESSAGE_ID: &[u8] = b"Nats-Msg-Id";
+const PRODUCER: &[u8] = b"Headrace-Producer";
+const PRODUCER_SEQ: &[u8] = b"Headrace-Producer-Seq";
 
 pub fn encode(batch: &Batch, rules: &Rules<'_>, first: u64, out: &mut Vec<u8>) -> Result<(), PublishError> {
     let mut header = Vec::new();
@@ -50,9 +60,16 @@ pub fn encode(batch: &Batch, rules: &Rules<'_>, first: u64, out: &mut Vec<u8>) -
         if entry.headers.size() > 0 {
             let raw = batch.bytes(entry.headers);
             let inner = raw.strip_suffix(b"\r\n").filter(|inner| ours && inner.starts_with(VERSION));
-            header.extend_from_slice(inner.ok_or(PublishError::Headers(at))?);
+            let inner = inner.ok_or(PublishError::Headers(at))?;
+            let has_id = !entry.key.is_null() || rules.id_prefix.is_some();
+            copy_headers(inner, &mut header, |name| rules.replaces(name, has_id));
         } else {
             header.extend_from_slice(VERSION);
+        }
+        if let Some(stream) = rules.stream {
+            for part in [EXPECTED_STREAM, b": ", stream, b"\r\n"] {
+                header.extend_from_slice(part);
+            }
         }
         let id: Option<(&[u8], bool)> = match (entry.key.is_null(), rules.id_prefix) {
             (false, _) => Some((batch.bytes(entry.key), false)),
@@ -63,17 +80,18 @@ pub fn encode(batch: &Batch, rules: &Rules<'_>, first: u64, out: &mut Vec<u8>) -
             if id.is_empty() || id.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
                 return Err(PublishError::Id(at));
             }
-            header.extend_from_slice(b"Nats-Msg-Id: ");
-            header.extend_from_slice(id);
+            for part in [MESSAGE_ID, b": ", id] {
+                header.extend_from_slice(part);
+            }
             if numbered {
                 header.extend_from_slice(digits.format(entry.position).as_bytes());
             }
             header.extend_from_slice(b"\r\n");
         }
         if let Some(producer) = rules.producer {
-            header.extend_from_slice(b"Headrace-Producer: ");
-            header.extend_from_slice(producer);
-            header.extend_from_slice(b"\r\nHeadrace-Producer-Seq: ");
+            for part in [PRODUCER, b": ", producer, b"\r\n", PRODUCER_SEQ, b": "] {
+                header.extend_from_slice(part);
+            }
             header.extend_from_slice(digits.format(entry.position).as_bytes());
             header.extend_from_slice(b"\r\n");
         }
@@ -106,6 +124,26 @@ pub fn encode(batch: &Batch, rules: &Rules<'_>, first: u64, out: &mut Vec<u8>) -
         out.extend_from_slice(b"\r\n");
     }
     Ok(())
+}
+
+impl Rules<'_> {
+    /// Whether an own header of this name is left out.
+    fn replaces(&self, name: &[u8], has_id: bool) -> bool {
+        (self.stream.is_some() && name == EXPECTED_STREAM)
+            || (has_id && name == MESSAGE_ID)
+            || (self.producer.is_some() && (name == PRODUCER || name == PRODUCER_SEQ))
+            || self.without.contains(&name)
+    }
+}
+
+/// The lines of a header block whose names are not dropped; the first line has none.
+fn copy_headers(block: &[u8], out: &mut Vec<u8>, dropped: impl Fn(&[u8]) -> bool) {
+    for (at, line) in block.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        let name = memchr::memchr(b':', line).map_or(&b""[..], |end| line[..end].trim_ascii());
+        if at == 0 || !dropped(name) {
+            out.extend_from_slice(line);
+        }
+    }
 }
 
 /// Acks (or other words) to messages whose keys are their replies; answered when they are safe.
@@ -155,10 +193,18 @@ mod tests {
         builder.finish()
     }
 
-    fn text(batch: &Batch, id_prefix: Option<&[u8]>, producer: Option<&[u8]>) -> Result<String, PublishError> {
+    fn rules<'a>(id_prefix: Option<&'a [u8]>, producer: Option<&'a [u8]>) -> Rules<'a> {
+        Rules { inbox: b"in", id_prefix, producer, stream: None, without: &[], max_payload: 200 }
+    }
+
+    fn encoded(batch: &Batch, rules: &Rules<'_>) -> Result<String, PublishError> {
         let mut out = Vec::new();
-        encode(batch, &Rules { inbox: b"in", id_prefix, producer, max_payload: 200 }, 7, &mut out)?;
+        encode(batch, rules, 7, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
+    }
+
+    fn text(batch: &Batch, id_prefix: Option<&[u8]>, producer: Option<&[u8]>) -> Result<String, PublishError> {
+        encoded(batch, &rules(id_prefix, producer))
     }
 
     #[test]
@@ -174,6 +220,21 @@ mod tests {
             text(&keyed, Some(b"x"), None).unwrap(),
             "HPUB a in.7 31 33\r\nNATS/1.0\r\nNats-Msg-Id: mine\r\n\r\nhi\r\n"
         );
+    }
+
+    #[test]
+    fn a_named_stream_and_headers_that_are_replaced() {
+        let rules = Rules { stream: Some(b"S"), without: &[b"Gone"], ..rules(None, None) };
+        let bare = batch(b"a", None, None);
+        assert_eq!(
+            encoded(&bare, &rules).unwrap(),
+            "HPUB a in.7 37 39\r\nNATS/1.0\r\nNats-Expected-Stream: S\r\n\r\nhi\r\n"
+        );
+        let block = b"NATS/1.0\r\nNats-Expected-Stream: OLD\r\nGone: 1\r\nNats-Msg-Id: own\r\nX: y\r\n\r\n";
+        let wanted = "NATS/1.0\r\nNats-Msg-Id: own\r\nX: y\r\nNats-Expected-Stream: S\r\n\r\nhi\r\n";
+        assert!(encoded(&batch(b"a", None, Some(block)), &rules).unwrap().ends_with(wanted));
+        let keyed = encoded(&batch(b"a", Some(b"new"), Some(block)), &rules).unwrap();
+        assert!(keyed.contains("Nats-Msg-Id: new") && !keyed.contains("own"), "{keyed}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub use faulty::{Fault, FaultErrno, FaultPlan, FaultyDisk};
 pub use mapped::Mapped;
 pub use memory::{Keep, MemoryDisk};
 pub use real::RealDisk;
-pub use window::Window;
+pub use window::{BEGINS_WITH_ZEROS, Window};
 
 use std::io;
 use std::sync::Arc;
@@ -108,6 +108,10 @@ pub trait DiskFile: Send + Sync {
     /// fdatasync (F_FULLFSYNC on macOS).
     fn sync_data(&self) -> DiskResult<()>;
     fn path(&self) -> &str;
+    /// The first byte at or behind `offset` that is not in a hole, as far as the disk knows; the length if there is none.
+    fn next_data(&self, offset: u64) -> DiskResult<u64> {
+        Ok(offset)
+    }
     /// All bytes of a file that nobody changes any more (see `Mapped`).
     fn map(&self) -> DiskResult<Mapped> {
         let len = usize::try_from(self.len()?).unwrap_or(usize::MAX);
@@ -194,6 +198,41 @@ pub fn flip_bit(disk: &dyn Disk, path: &str, offset: u64, bit: u8) -> DiskResult
     let file = disk.open(path, OpenMode::Write)?;
     file.write_at(offset, &[byte ^ (1 << (bit & 7))])?;
     file.sync_data()
+}
+
+/// A directory (made if need be) with these files; nothing is synced.
+pub fn write_files(disk: &dyn Disk, directory: &str, files: &[(String, Vec<u8>)]) -> DiskResult<()> {
+    disk.create_dir_all(directory)?;
+    for (name, content) in files {
+        let file = disk.open(&format!("{directory}/{name}"), OpenMode::Write)?;
+        file.set_len(0)?;
+        file.write_at(0, content)?;
+    }
+    Ok(())
+}
+
+/// Files and their names in a directory on disk; the directory's own name is the caller's to sync.
+pub fn sync_files(disk: &dyn Disk, directory: &str, names: &[String]) -> DiskResult<()> {
+    for name in names {
+        disk.open(&format!("{directory}/{name}"), OpenMode::Write)?.sync_data()?;
+    }
+    disk.sync_dir(directory)
+}
+
+/// New files in a directory, each whole under its name or not there under it; the directory is synced, its own name is not.
+pub fn create_files(disk: &dyn Disk, directory: &str, files: &[(String, Vec<u8>)]) -> DiskResult<()> {
+    for (name, content) in files {
+        let file = disk.open(&format!("{directory}/{name}.tmp"), OpenMode::Write)?;
+        file.set_len(0)?;
+        file.write_at(0, content)?;
+        file.sync_data()?;
+    }
+    // Else one name might be there after a power cut and another lost between its old and its new one.
+    disk.sync_dir(directory)?;
+    for (name, _) in files {
+        disk.rename(&format!("{directory}/{name}.tmp"), &format!("{directory}/{name}"))?;
+    }
+    disk.sync_dir(directory)
 }
 
 /// Writes a file so that a crash leaves the old content or the new one: temporary file, sync,

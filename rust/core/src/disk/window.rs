@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use super::{DiskFile, DiskResult};
 
+/// No record begins with more zeros.
+pub const BEGINS_WITH_ZEROS: u64 = 64;
+
 pub struct Window {
     file: Arc<dyn DiskFile>,
     pub len: u64,
@@ -36,5 +39,10 @@ impl Window {
     pub fn upto(&mut self, at: u64, len: usize) -> DiskResult<&[u8]> {
         let there = self.len.saturating_sub(at).min(len as u64) as usize;
         Ok(self.bytes(at, there)?.unwrap_or(&[]))
+    }
+
+    /// Where a search from `at` on may go on: behind a hole, but not behind what may begin with its last zeros.
+    pub fn skip_hole(&self, at: u64) -> DiskResult<u64> {
+        Ok(self.file.next_data(at)?.saturating_sub(BEGINS_WITH_ZEROS).max(at))
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::Exchange;
-use super::route::{Letter, write_message};
+use super::route::{MessageRef, write_message};
 use super::runs::{PublishRun, Verdict};
 use super::subs::Match;
-use crate::ledger::{AckKind, AckRun};
+use crate::ledger::AckRun;
 
 impl Exchange {
     /// Answer every message of a run that asked for it. `head` is `{"stream":"S"` and `tail` what follows the
@@ -69,18 +69,18 @@ impl Exchange {
             }
             // A subscription that ended since the lookup is looked for again.
             let found = self.accounts[account as usize].subs.find_reply(subject);
-            self.hand_round(account, &found, None, &Letter { subject, reply: None, headers: None, payload: body });
+            self.fan_out(account, &found, None, &MessageRef { subject, reply: None, headers: None, payload: body });
             return;
         }
-        self.hand_round(account, found, None, &Letter { subject, reply: None, headers: None, payload: body });
+        self.fan_out(account, found, None, &MessageRef { subject, reply: None, headers: None, payload: body });
     }
 
-    /// The empty message that a double ack waits for, to every reply of the run.
-    pub fn confirm(&mut self, account: u32, run: &AckRun) {
-        // The reply of `+NXT` is where the next message goes.
-        for ack in run.acks.iter().filter(|ack| ack.kind != AckKind::Next) {
+    /// The empty message that a double ack waits for, to every reply of the run that may have one: `delivered` is the
+    /// highest stream sequence that the consumer had handed out when the run was applied.
+    pub fn confirm(&mut self, account: u32, run: &AckRun, delivered: u64) {
+        for ack in run.acks.iter().filter(|ack| ack.is_confirmed(delivered)) {
             if let Some(subject) = run.reply(ack) {
-                self.publish(account, &Letter { subject, reply: None, headers: None, payload: b"" });
+                self.publish(account, &MessageRef { subject, reply: None, headers: None, payload: b"" });
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use foldhash::fast::RandomState;
 
@@ -22,7 +23,7 @@ pub enum Stage {
 
 /// What CONNECT says. The defaults are those of the protocol for what is left out.
 #[derive(Debug, Clone, Copy)]
-pub struct Manners {
+pub struct ConnectFlags {
     pub verbose: bool,
     pub pedantic: bool,
     pub echo: bool,
@@ -30,9 +31,9 @@ pub struct Manners {
     pub no_responders: bool,
 }
 
-impl Default for Manners {
+impl Default for ConnectFlags {
     fn default() -> Self {
-        Manners { verbose: true, pedantic: true, echo: true, headers: false, no_responders: false }
+        ConnectFlags { verbose: true, pedantic: true, echo: true, headers: false, no_responders: false }
     }
 }
 
@@ -47,7 +48,7 @@ pub struct Traffic {
 pub struct Connection {
     pub stage: Stage,
     pub account: AccountId,
-    pub manners: Manners,
+    pub flags: ConnectFlags,
     pub permissions: Option<Box<Permissions>>,
     pub subs: HashMap<Box<[u8]>, SubId, RandomState>,
     pub subs_max: usize,
@@ -59,6 +60,9 @@ pub struct Connection {
     pub traffic: Traffic,
     pub connect: Vec<u8>,
     pub pongs: u64,
+    /// When it was sent the PING that is not answered yet.
+    pub pinged: Option<Instant>,
+    pub rtt_ns: u64,
     /// It does not read what it has: nothing more is delivered to its requests meanwhile.
     pub congested: bool,
     pub memo: Memo,
@@ -77,7 +81,7 @@ impl Connection {
         Connection {
             stage,
             account,
-            manners: Manners::default(),
+            flags: ConnectFlags::default(),
             permissions: None,
             subs: HashMap::default(),
             subs_max,
@@ -87,6 +91,8 @@ impl Connection {
             traffic: Traffic::default(),
             connect: Vec::new(),
             pongs: 0,
+            pinged: None,
+            rtt_ns: 0,
             congested: false,
             memo: Memo::default(),
         }

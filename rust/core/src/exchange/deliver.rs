@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::route::{Letter, write_message};
+use super::route::{MessageRef, write_message};
 use super::subs::{Match, SubId};
 use super::waiting::{Pull, Waiting};
 use super::{AccountId, Exchange};
@@ -220,11 +220,11 @@ impl Exchange {
             (headers, payload) = (Some(scratch.as_slice()), b"");
         }
         let size = subject.len() + ack.len() + headers.map_or(0, <[u8]>::len) + payload.len();
-        let letter = Letter { subject, reply: Some(ack), headers, payload };
-        if self.send_plain(id, &letter) {
+        let message = MessageRef { subject, reply: Some(ack), headers, payload };
+        if self.send_plain(id, &message) {
             return size;
         }
-        self.send(id, None, &letter);
+        self.send(id, None, &message);
         if !self.ended_subs.is_empty() {
             self.drop_ended();
         }
@@ -232,13 +232,13 @@ impl Exchange {
     }
 
     /// The usual subscriber: no limit, no permissions to look at.
-    fn send_plain(&mut self, id: SubId, letter: &Letter<'_>) -> bool {
+    fn send_plain(&mut self, id: SubId, message: &MessageRef<'_>) -> bool {
         let sub = &mut self.subs[id as usize];
         if !sub.live || sub.max > 0 {
             return false;
         }
         let Some(conn) = self.conns[sub.conn as usize].as_mut() else { return false };
-        if conn.permissions.is_some() || !conn.manners.headers {
+        if conn.permissions.is_some() || !conn.flags.headers {
             return false;
         }
         sub.delivered += 1;
@@ -248,12 +248,12 @@ impl Exchange {
                 conn.out = self.spare.pop().unwrap_or_default();
             }
         }
-        let size = (letter.headers.map_or(0, <[u8]>::len) + letter.payload.len()) as u64;
+        let size = (message.headers.map_or(0, <[u8]>::len) + message.payload.len()) as u64;
         conn.traffic.out_msgs += 1;
         conn.traffic.out_bytes += size;
         self.totals.out_msgs += 1;
         self.totals.out_bytes += size;
-        write_message(&mut conn.out, letter.subject, &sub.sid, letter.reply, letter.headers, letter.payload);
+        write_message(&mut conn.out, message.subject, &sub.sid, message.reply, message.headers, message.payload);
         true
     }
 }

@@ -53,7 +53,7 @@ impl Exchange {
         let limits = self.limits;
         let locked = self.conn(slot).is_some_and(|conn| conn.stage == Stage::Locked);
         while at < bytes.len() {
-            // Before it is known who is there: CONNECT, or the end with the first letter of something else.
+            // Before it is known who is there: CONNECT, or the end with the first message of something else.
             if locked && !bytes[at].eq_ignore_ascii_case(&b'C') {
                 self.refuse(slot, "Authorization Violation");
                 return (at, Fed::Close);
@@ -86,7 +86,7 @@ impl Exchange {
         let Some(conn) = self.conn_mut(slot) else { return Fed::Close };
         match op {
             Op::Pub(publish) => {
-                if publish.headers.is_some() && !conn.manners.headers {
+                if publish.headers.is_some() && !conn.flags.headers {
                     conn.stage = Stage::Closing;
                     return Fed::Close;
                 }
@@ -95,7 +95,12 @@ impl Exchange {
             Op::Sub { subject, queue, sid } => self.subscribe(slot, subject, queue, sid),
             Op::Unsub { sid, max } => self.unsubscribe(slot, sid, max),
             Op::Ping => self.write(slot, b"PONG\r\n"),
-            Op::Pong => conn.pongs += 1,
+            Op::Pong => {
+                conn.pongs += 1;
+                if let Some(since) = conn.pinged.take() {
+                    conn.rtt_ns = since.elapsed().as_nanos().max(1) as u64;
+                }
+            }
             Op::Ignored => {}
             Op::Connect(text) => {
                 conn.connect = text.to_vec();

@@ -3,7 +3,7 @@
 //! ```text
 //!   feed(connection, bytes) ─ parse ─┬─ SUB, UNSUB, PING: done at once
 //!                                    ├─ PUB → who wants it? clients: formatted into their `out`
-//!                                    │                      rooms of the server: gathered into runs
+//!                                    │                      the server itself: gathered into runs
 //!                                    └─ CONNECT: parsing stops until `accept`
 //!   drain()        the runs of all connections since the last time, in order
 //!   take_output()  (connection, bytes) of everybody who has something to be sent
@@ -18,16 +18,18 @@ mod permissions;
 mod route;
 pub mod runs;
 mod subs;
+mod trace;
 mod waiting;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
-pub use connection::{Manners, Stage, Traffic};
+pub use connection::{ConnectFlags, Stage, Traffic};
 pub use deliver::{Delivery, Ended};
 use foldhash::fast::RandomState;
 pub use permissions::{Permissions, Responses, Rule};
-pub use route::Letter;
+pub use route::MessageRef;
 use runs::{Gathering, Item};
 pub use subs::Listener;
 use subs::{Match, Member, SubId, Subscriptions};
@@ -85,6 +87,8 @@ pub(crate) struct Account {
     /// Filters that came or went since the watches were looked at.
     pub changed: Vec<Box<[u8]>>,
     pub client_subs: u64,
+    /// Somebody listens below `$JS.API.`.
+    pub serves_api: bool,
 }
 
 pub(crate) struct Watch {
@@ -122,6 +126,7 @@ pub struct Exchange {
     /// Large output buffers that are not in use: making one costs more than filling it.
     spare: Vec<Vec<u8>>,
     ended_subs: Vec<SubId>,
+    tracer: Option<u64>,
     chance: u64,
     pub now_ns: i64,
     pub totals: Traffic,
@@ -146,6 +151,7 @@ impl Exchange {
             dirty: Vec::new(),
             spare: Vec::new(),
             ended_subs: Vec::new(),
+            tracer: None,
             chance: seed | 1,
             now_ns: 0,
             totals: Traffic::default(),
@@ -188,7 +194,7 @@ impl Exchange {
     }
 
     /// The CONNECT was found good.
-    pub fn accept(&mut self, slot: u32, account: AccountId, manners: Manners, permissions: Option<Permissions>) {
+    pub fn accept(&mut self, slot: u32, account: AccountId, flags: ConnectFlags, permissions: Option<Permissions>) {
         let Some(conn) = self.conn_mut(slot) else { return };
         if conn.account != account && !conn.subs.is_empty() {
             let subs: Vec<SubId> = conn.subs.drain().map(|(_, sub)| sub).collect();
@@ -197,11 +203,11 @@ impl Exchange {
         }
         let Some(conn) = self.conn_mut(slot) else { return };
         conn.account = account;
-        conn.manners = manners;
+        conn.flags = flags;
         conn.permissions = permissions.map(Box::new);
         conn.stage = Stage::Open;
         conn.memo = Default::default();
-        if manners.verbose {
+        if flags.verbose {
             self.write(slot, b"+OK\r\n");
         }
     }
@@ -254,18 +260,30 @@ impl Exchange {
         self.conn(slot).map_or(0, |conn| conn.pongs)
     }
 
+    /// Asks whether a client is there; `rtt_ns` tells how long its answer took.
+    pub fn ping(&mut self, slot: u32) {
+        if let Some(conn) = self.conn_mut(slot) {
+            conn.pinged = Some(Instant::now());
+        }
+        self.write(slot, b"PING\r\n");
+    }
+
+    pub fn rtt_ns(&self, slot: u32) -> u64 {
+        self.conn(slot).map_or(0, |conn| conn.rtt_ns)
+    }
+
     pub fn traffic(&self, slot: u32) -> (Traffic, usize) {
         self.conn(slot).map_or_else(Default::default, |conn| (conn.traffic, conn.subs.len()))
     }
 
     /// (subject, queue, sid, delivered, max) of everything that a connection subscribes to.
-    pub fn subscriptions_of(&self, slot: u32) -> Vec<SubscriptionFacts<'_>> {
+    pub fn subscriptions_of(&self, slot: u32, skip: usize, count: usize) -> Vec<SubscriptionFacts<'_>> {
         let Some(conn) = self.conn(slot) else { return Vec::new() };
         let one = |id: &SubId| {
             let sub = &self.subs[*id as usize];
             (&*sub.subject, sub.queue.as_deref(), &*sub.sid, sub.delivered, sub.max)
         };
-        conn.subs.values().map(one).collect()
+        conn.subs.values().skip(skip).take(count).map(one).collect()
     }
 
     /// (account, subscriptions of clients, inserts, removes, matches, hits in what was kept)
@@ -356,7 +374,7 @@ impl Exchange {
                 }
             }
         }
-        let verbose = conn.manners.verbose;
+        let verbose = conn.flags.verbose;
         if !conn.subs.contains_key(sid) {
             if conn.subs.len() >= conn.subs_max {
                 self.error(slot, "maximum subscriptions exceeded");
@@ -397,7 +415,7 @@ impl Exchange {
 
     fn unsubscribe(&mut self, slot: u32, sid: &[u8], max: Option<u64>) {
         let Some(conn) = self.conns[slot as usize].as_mut() else { return };
-        let (verbose, account) = (conn.manners.verbose, conn.account);
+        let (verbose, account) = (conn.flags.verbose, conn.account);
         if let Some(id) = conn.subs.get(sid).copied() {
             let sub = &mut self.subs[id as usize];
             sub.max = max.unwrap_or(0);
@@ -443,7 +461,9 @@ impl Exchange {
 
     pub fn listen(&mut self, account: AccountId, filter: &[u8], listener: Listener) -> u64 {
         let token = self.token();
-        self.accounts[account as usize].subs.insert(filter, Member::Listener(listener));
+        let found = &mut self.accounts[account as usize];
+        found.serves_api |= filter.starts_with(b"$JS.API.");
+        found.subs.insert(filter, Member::Listener(listener));
         self.listening.insert(token, Listening { account, filter: filter.into(), listener });
         token
     }

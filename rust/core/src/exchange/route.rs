@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::runs::{Call, kind};
 use super::subs::{Match, SubId};
+use super::trace::Trace;
 use super::{AccountId, Exchange};
 use crate::batch::Message;
 use crate::ledger::AckKind;
@@ -11,6 +12,8 @@ use crate::subjects;
 use crate::wire::nats::Publish;
 
 const ACK_PREFIX: &[u8] = b"$JS.ACK.";
+const CONSUMER_API: &[u8] = b"$JS.API.CONSUMER.";
+const PULL_API: &[u8] = b"$JS.API.CONSUMER.MSG.NEXT.";
 /// `$JS.ACK.<stream>.<consumer>.<deliveries>.<stream seq>.<consumer seq>.<time>.<pending>`
 const ACK_TOKENS: usize = 9;
 /// The same with domain and account hash before the stream.
@@ -18,14 +21,14 @@ const LONG_ACK_TOKENS: usize = 11;
 
 /// A message as it is handed round.
 #[derive(Clone, Copy)]
-pub struct Letter<'a> {
+pub struct MessageRef<'a> {
     pub subject: &'a [u8],
     pub reply: Option<&'a [u8]>,
     pub headers: Option<&'a [u8]>,
     pub payload: &'a [u8],
 }
 
-impl Letter<'_> {
+impl MessageRef<'_> {
     fn size(&self) -> usize {
         self.headers.map_or(0, <[u8]>::len) + self.payload.len()
     }
@@ -34,10 +37,10 @@ impl Letter<'_> {
 impl Exchange {
     pub(super) fn publish_from(&mut self, slot: u32, publish: &Publish<'_>) {
         let Publish { subject, reply, headers, payload } = *publish;
-        let letter = Letter { subject, reply, headers, payload };
+        let message = MessageRef { subject, reply, headers, payload };
         let now = self.now_ns;
         let Some(conn) = self.conns[slot as usize].as_mut() else { return };
-        let size = letter.size() as u64;
+        let size = message.size() as u64;
         conn.traffic.in_msgs += 1;
         conn.traffic.in_bytes += size;
         self.totals.in_msgs += 1;
@@ -49,18 +52,18 @@ impl Exchange {
                 return;
             }
         }
-        let manners = conn.manners;
-        if manners.pedantic && !subjects::valid_literal(subject) {
+        let flags = conn.flags;
+        if flags.pedantic && !subjects::valid_literal(subject) {
             self.error(slot, "Invalid Publish Subject");
         }
-        if manners.verbose {
+        if flags.verbose {
             self.write(slot, b"+OK\r\n");
         }
         let Some(conn) = self.conns[slot as usize].as_mut() else { return };
         let account_id = conn.account;
         let account = &mut self.accounts[account_id as usize];
         if subject.starts_with(ACK_PREFIX) && !account.acks.is_empty() {
-            self.ack(account_id, Some(slot), &letter);
+            self.ack(account_id, Some(slot), &message);
             return;
         }
         let memo = &mut conn.memo;
@@ -75,8 +78,11 @@ impl Exchange {
                 found
             }
         };
-        let count = self.hand_round(account_id, &found, Some(slot), &letter);
-        if count == 0 && manners.no_responders {
+        let count = match headers.and_then(Trace::of) {
+            Some(trace) => self.fan_out_traced(account_id, &found, slot, &message, &trace),
+            None => self.fan_out(account_id, &found, Some(slot), &message),
+        };
+        if count == 0 && flags.no_responders && !self.is_unknown_call(account_id, subject) {
             if let Some(reply) = reply {
                 self.nobody(slot, account_id, subject, reply);
             }
@@ -84,9 +90,17 @@ impl Exchange {
     }
 
     /// A message of the server itself; returns how many got it.
-    pub fn publish(&mut self, account: AccountId, letter: &Letter<'_>) -> usize {
-        let found = self.accounts[account as usize].subs.find_reply(letter.subject);
-        self.hand_round(account, &found, None, letter)
+    pub fn publish(&mut self, account: AccountId, message: &MessageRef<'_>) -> usize {
+        let found = self.accounts[account as usize].subs.find_reply(message.subject);
+        self.fan_out(account, &found, None, message)
+    }
+
+    /// A call below CONSUMER that the API does not know. nats-server says nothing to these; who pulls from a consumer that
+    /// is not there is told so. All others that nobody knows reach the API, which is silent by itself.
+    fn is_unknown_call(&self, account: AccountId, subject: &[u8]) -> bool {
+        subject.starts_with(CONSUMER_API)
+            && !subject.starts_with(PULL_API)
+            && self.accounts[account as usize].serves_api
     }
 
     /// Tells a publisher that waits for an answer that nobody is there.
@@ -95,34 +109,34 @@ impl Exchange {
         let own = found.plain.iter().chain(found.queues.iter().flat_map(|(_, members)| members));
         let Some(sub) = own.copied().find(|id| self.subs[*id as usize].conn == slot) else { return };
         let status = [b"NATS/1.0 503\r\nNats-Subject: ", subject, b"\r\n\r\n"].concat();
-        self.send(sub, None, &Letter { subject: reply, reply: None, headers: Some(&status), payload: b"" });
+        self.send(sub, None, &MessageRef { subject: reply, reply: None, headers: Some(&status), payload: b"" });
         self.drop_ended();
     }
 
-    /// To all plain subscribers, one of each queue group, and the rooms that listen.
-    pub(super) fn hand_round(
+    /// To all plain subscribers, one of each queue group, and the server's own listeners.
+    pub(super) fn fan_out(
         &mut self,
         account: AccountId,
         found: &Arc<Match>,
         from: Option<u32>,
-        letter: &Letter<'_>,
+        message: &MessageRef<'_>,
     ) -> usize {
         let mut count = found.listeners.len();
         for sub in &found.plain {
-            count += usize::from(self.send(*sub, from, letter));
+            count += usize::from(self.send(*sub, from, message));
         }
         for (_, members) in &found.queues {
             let start = if members.len() > 1 { self.random() as usize % members.len() } else { 0 };
             let order = members[start..].iter().chain(&members[..start]);
             for sub in order {
-                if self.send(*sub, from, letter) {
+                if self.send(*sub, from, message) {
                     count += 1;
                     break;
                 }
             }
         }
         for listener in &found.listeners {
-            self.gather(listener.kind, listener.id, account, from, letter);
+            self.gather(listener.kind, listener.id, account, from, message);
         }
         if !self.ended_subs.is_empty() {
             self.drop_ended();
@@ -130,23 +144,23 @@ impl Exchange {
         count
     }
 
-    fn gather(&mut self, what: u8, id: u64, account: AccountId, from: Option<u32>, letter: &Letter<'_>) {
+    fn gather(&mut self, what: u8, id: u64, account: AccountId, from: Option<u32>, message: &MessageRef<'_>) {
         match what {
             kind::INGEST => {
-                let message = Message {
+                let stored = Message {
                     position: 0,
                     time: 0,
-                    subject: letter.subject,
+                    subject: message.subject,
                     key: None,
-                    headers: letter.headers,
-                    data: Some(letter.payload),
+                    headers: message.headers,
+                    data: Some(message.payload),
                     flags: 0,
                 };
-                self.gathering.publish(id, account, message, letter.reply);
+                self.gathering.publish(id, account, stored, message.reply);
             }
             kind::PULLS => {
-                if let Some(reply) = letter.reply {
-                    self.gathering.pull(id, account, letter.payload, reply);
+                if let Some(reply) = message.reply {
+                    self.gathering.pull(id, account, message.payload, reply);
                 }
             }
             _ => self.gathering.call(
@@ -154,24 +168,24 @@ impl Exchange {
                 Call {
                     conn: from,
                     account,
-                    subject: letter.subject.to_vec(),
-                    reply: letter.reply.map(<[u8]>::to_vec),
-                    headers: letter.headers.map(<[u8]>::to_vec),
-                    data: letter.payload.to_vec(),
+                    subject: message.subject.to_vec(),
+                    reply: message.reply.map(<[u8]>::to_vec),
+                    headers: message.headers.map(<[u8]>::to_vec),
+                    data: message.payload.to_vec(),
                 },
             ),
         }
     }
 
     /// An ack goes into its consumer's run, and to those who listen to such subjects like to any other.
-    fn ack(&mut self, account_id: AccountId, from: Option<u32>, letter: &Letter<'_>) {
+    fn ack(&mut self, account_id: AccountId, from: Option<u32>, message: &MessageRef<'_>) {
         let account = &mut self.accounts[account_id as usize];
-        if let Some((consumer, numbers)) = ack_address(letter.subject) {
+        if let Some((consumer, numbers)) = ack_address(message.subject) {
             if let Some(id) = account.acks.get(consumer) {
-                let kind = ack_kind(letter.payload);
-                let body = if kind == AckKind::Ack { b"" } else { letter.payload };
+                let kind = ack_kind(message.payload);
+                let body = if kind == AckKind::Ack { b"" } else { message.payload };
                 let [deliveries, stream_seq, consumer_seq] = numbers;
-                self.gathering.acks(*id).push(kind, deliveries, stream_seq, consumer_seq, body, letter.reply);
+                self.gathering.acks(*id).push(kind, deliveries, stream_seq, consumer_seq, body, message.reply);
             }
         }
         let generation = account.subs.generation;
@@ -181,26 +195,26 @@ impl Exchange {
         let found = match &account.ack_listeners {
             Some((_, Some(found))) if found.is_empty() => return,
             Some((_, Some(found))) => found.clone(),
-            _ => Arc::new(account.subs.find_once(letter.subject)),
+            _ => Arc::new(account.subs.find_once(message.subject)),
         };
-        self.hand_round(account_id, &found, from, letter);
+        self.fan_out(account_id, &found, from, message);
     }
 
     /// To one subscription. False if it may not have it.
-    pub(super) fn send(&mut self, id: SubId, from: Option<u32>, letter: &Letter<'_>) -> bool {
+    pub(super) fn send(&mut self, id: SubId, from: Option<u32>, message: &MessageRef<'_>) -> bool {
         let sub = &mut self.subs[id as usize];
         if !sub.live || (sub.max > 0 && sub.delivered >= sub.max) {
             return false;
         }
         let Some(conn) = self.conns[sub.conn as usize].as_mut() else { return false };
-        if from == Some(sub.conn) && !conn.manners.echo {
+        if from == Some(sub.conn) && !conn.flags.echo {
             return false;
         }
         if let Some(permissions) = &mut conn.permissions {
-            if sub.checked && !permissions.may_receive(letter.subject) {
+            if sub.checked && !permissions.may_receive(message.subject) {
                 return false;
             }
-            if let Some(reply) = letter.reply {
+            if let Some(reply) = message.reply {
                 permissions.note_reply(reply, self.now_ns);
             }
         }
@@ -218,13 +232,13 @@ impl Exchange {
                 conn.out = self.spare.pop().unwrap_or_default();
             }
         }
-        let size = letter.size() as u64;
+        let size = message.size() as u64;
         conn.traffic.out_msgs += 1;
         conn.traffic.out_bytes += size;
         self.totals.out_msgs += 1;
         self.totals.out_bytes += size;
-        let headers = letter.headers.filter(|_| conn.manners.headers);
-        write_message(&mut conn.out, letter.subject, &sub.sid, letter.reply, headers, letter.payload);
+        let headers = message.headers.filter(|_| conn.flags.headers);
+        write_message(&mut conn.out, message.subject, &sub.sid, message.reply, headers, message.payload);
         true
     }
 

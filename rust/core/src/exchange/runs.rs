@@ -1,4 +1,4 @@
-//! What the exchange hands to the rooms above: runs of equal things, in the order of their arrival.
+//! What the exchange hands to the models above: runs of equal things, in the order of their arrival.
 //!
 //! Publishes to one stream, acks of one consumer, pull requests of one consumer are gathered into one run each,
 //! until a call (an API request) comes: what follows it must not be seen by it, so it ends every open run.

@@ -25,7 +25,7 @@ const SMALL: usize = 1024;
 /// Longer lists of members are found by a table.
 const SCANNED_MAX: usize = 32;
 
-/// Everybody who wants a subject. Listeners are the server's own rooms.
+/// Everybody who wants a subject. Listeners are the server's own.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Match {
     pub plain: Vec<SubId>,

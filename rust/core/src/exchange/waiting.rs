@@ -15,7 +15,7 @@ pub struct PullLimits {
     pub expires: i64,
     pub heartbeat: i64,
     pub no_wait: bool,
-    /// For rooms that keep several kinds of requests apart (priority groups).
+    /// For consumers that keep several kinds of requests apart (priority groups).
     pub tag: u64,
 }
 
@@ -66,7 +66,7 @@ impl Waiting {
 
     /// Takes out what has expired.
     pub fn expire(&mut self, now: i64) -> Vec<Pull> {
-        self.take(|pull| pull.limits.expires > 0 && pull.limits.expires + LATE_NS <= now)
+        self.take(|pull| pull.limits.expires > 0 && pull.limits.expires.saturating_add(LATE_NS) <= now)
     }
 
     /// Replies that are due a heartbeat; their clock starts again.
@@ -100,9 +100,11 @@ impl Pull {
         self.limits.expires > 0 && self.limits.expires <= now
     }
 
+    /// A heartbeat that would come when the time is over is none: the request ends instead.
     fn deadlines(&self) -> impl Iterator<Item = i64> {
-        let expires = (self.limits.expires > 0).then_some(self.limits.expires + LATE_NS);
-        let heartbeat = (self.limits.heartbeat > 0).then_some(self.last_active + self.limits.heartbeat);
-        expires.into_iter().chain(heartbeat)
+        let limits = &self.limits;
+        let expires = (limits.expires > 0).then(|| limits.expires.saturating_add(LATE_NS));
+        let heartbeat = (limits.heartbeat > 0).then(|| self.last_active.saturating_add(limits.heartbeat));
+        expires.into_iter().chain(heartbeat.filter(|at| limits.expires == 0 || *at < limits.expires))
     }
 }

@@ -5,3 +5,4 @@ pub mod kafka;
 pub mod nats_streaming;
 pub mod rabbitmq;
 pub mod rocketmq;
+pub mod search;

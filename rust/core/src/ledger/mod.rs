@@ -279,11 +279,14 @@ impl Ledger {
     }
 
     /// Everything at or below is settled. Sequences that went are added to `gone`.
+    ///
+    /// The stream sequence alone decides: after a crash the numbers of forgotten deliveries are given out again, so that
+    /// the consumer sequence of an ack may belong to another message by now.
     pub fn settle_up_to(&mut self, seq: u64, consumer_seq: u64, mut gone: Option<&mut Vec<u64>>) {
-        let old_news = consumer_seq <= self.floor.0 || seq <= self.floor.1;
-        if old_news || seq > self.delivered.1 || consumer_seq > self.delivered.0 {
+        if seq <= self.floor.1 || seq > self.delivered.1 {
             return;
         }
+        let consumer_seq = consumer_seq.clamp(self.floor.0, self.delivered.0);
         if self.recording {
             self.changes.up_to(seq, consumer_seq, self.delivered);
         }

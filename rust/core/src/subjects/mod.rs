@@ -4,8 +4,12 @@
 //! one for one or more. Stars inside a longer token are plain letters.
 
 mod arena;
+mod matcher;
+mod patterns;
 mod tree;
 
+pub use matcher::Matcher;
+pub use patterns::{PatternSet, STEPS_MAX, TooManySteps, first_pair};
 pub use tree::{Iter, SubjectTree};
 
 use memchr::memchr;
@@ -144,7 +148,7 @@ impl Filter {
                 let goes_on = from.inside && self.elements.get(from.at + 1) == Some(&Element::from(SEPARATOR));
                 goes_on.then_some(Progress { at: from.at + 2, inside: false })
             }
-            letter => (letter == Element::from(byte)).then_some(Progress { at: from.at + 1, inside: false }),
+            message => (message == Element::from(byte)).then_some(Progress { at: from.at + 1, inside: false }),
         }
     }
 

@@ -80,6 +80,23 @@ impl<V> SubjectTree<V> {
         *self = Self::default();
     }
 
+    /// Whether the filter selects every subject there is, as far as the root tells: `a.b.>` where all begin with `a.b.`.
+    pub fn all_match(&self, filter: &Filter) -> bool {
+        if filter.takes_all() {
+            return true;
+        }
+        let root = match self.root {
+            NONE => return false,
+            leaf if leaf & LEAF != 0 => &self.leaves[(leaf & !LEAF) as usize].text,
+            fork => &self.forks[fork as usize].text,
+        };
+        let Some(prefix) = filter.text().strip_suffix(b">").filter(|prefix| !prefix.contains(&b'*')) else {
+            return false;
+        };
+        // A subject has no empty tokens: behind the prefix there is at least one more.
+        self.text.get(root).starts_with(prefix) && prefix.ends_with(b".")
+    }
+
     pub fn get(&self, subject: &[u8]) -> Option<&V> {
         let leaf = self.find(subject)?;
         self.leaves[leaf as usize].value.as_ref()

@@ -1,15 +1,19 @@
-"""The one door from this room to the Rust core."""
+"""The one module of this package that calls the Rust core."""
 
 from __future__ import annotations
 
 from headrace._core import (
     Batch,
+    BlockFinding,
     BlockLog,
     BlockScan,
+    CommitHandle,
     Disk,
     DiskFile,
     DiskLock,
     Ledger,
+    OpenedBlock,
+    Removed,
     crypt_block,
     crypt_open,
     crypt_open_seed,
@@ -22,6 +26,7 @@ from headrace._core import (
     js_encode_filled,
     js_encode_idx,
     js_encode_records,
+    js_guard_extent,
     js_record_bytes,
     js_scan_block,
     js_tombstone_block,
@@ -29,19 +34,22 @@ from headrace._core import (
     natsarc_encode,
     s2_compress,
     s2_decompress,
-    subject_filter_valid,
     subject_matches,
     subject_valid,
 )
 
 __all__ = [
     "Batch",
+    "BlockFinding",
     "BlockLog",
     "BlockScan",
+    "CommitHandle",
     "Disk",
     "DiskFile",
     "DiskLock",
     "Ledger",
+    "OpenedBlock",
+    "Removed",
     "crypt_block",
     "crypt_open",
     "crypt_open_seed",
@@ -54,6 +62,7 @@ __all__ = [
     "js_encode_filled",
     "js_encode_idx",
     "js_encode_records",
+    "js_guard_extent",
     "js_record_bytes",
     "js_scan_block",
     "js_tombstone_block",
@@ -61,7 +70,6 @@ __all__ = [
     "natsarc_encode",
     "s2_compress",
     "s2_decompress",
-    "subject_filter_valid",
     "subject_matches",
     "subject_valid",
 ]

@@ -25,8 +25,9 @@ from headrace.errors import KeyNeeded, ReadOnly
 from headrace.layouts.base import Damage
 from headrace.layouts.jetstream import _kernels
 from headrace.layouts.jetstream._kernels import Disk
-from headrace.layouts.jetstream.bits import single_bit_repair
+from headrace.layouts.jetstream.recovery.bits import single_bit_repair
 from headrace.layouts.jetstream.sealed import StoreKey, is_sealed
+from headrace.layouts.shortcuts import read_shortcut
 
 META_FILE = "meta.inf"
 SUM_FILE = "meta.sum"
@@ -59,10 +60,16 @@ def meta_sum(key_text: str, data: bytes) -> bytes:
 
 def read_meta(disk: Disk, directory: str, key_text: str, secret: StoreKey | None = None) -> MetaRead:
     """The meta.inf of a directory, checked against its meta.sum. Never writes."""
-    data, seen = _read(disk, directory, META_FILE), _read(disk, directory, SUM_FILE)
+    problems: list[Damage] = []
+    data, seen = (
+        read_shortcut(disk, f"{directory}/{name}", META_BYTES_MAX, problems, "metadata")
+        for name in (META_FILE, SUM_FILE)
+    )
     if data is None or seen is None:
-        absent = META_FILE if data is None else SUM_FILE
-        return MetaRead(data or b"", False, Damage(f"{directory}/{absent}", 0, 0, "missing", "no such file"))
+        absent = Damage(
+            f"{directory}/{META_FILE if data is None else SUM_FILE}", 0, 0, "missing", "no such file"
+        )
+        return MetaRead(data or b"", False, problems[0] if problems else absent)
     data, ok, problem = _checked(f"{directory}/{META_FILE}", key_text, data, seen)
     if not is_sealed(disk, directory):
         return MetaRead(data, ok, problem)
@@ -75,11 +82,16 @@ def read_meta(disk: Disk, directory: str, key_text: str, secret: StoreKey | None
     return MetaRead(secret.open_file(disk, directory, context, data), True, problem)
 
 
+def meta_files(key_text: str, data: bytes) -> dict[str, bytes]:
+    """The pair of files, by name."""
+    return {META_FILE: data, SUM_FILE: meta_sum(key_text, data)}
+
+
 def write_meta(disk: Disk, directory: str, key_text: str, data: bytes) -> None:
     """Replace the pair so that a crash at any point leaves the old one or the new one."""
     if is_sealed(disk, directory):
         raise ReadOnly(f"{directory} is encrypted: encrypted stores are read, not written")
-    for name, content in ((META_FILE, data), (SUM_FILE, meta_sum(key_text, data))):
+    for name, content in meta_files(key_text, data).items():
         file = disk.open(f"{directory}/{name}{_TMP}", "write")
         file.set_len(0)
         file.write_at(0, content)
@@ -162,4 +174,4 @@ def _bits_apart(one: bytes, other: bytes) -> int:
 def _read(disk: Disk, directory: str, name: str) -> bytes | None:
     path = f"{directory}/{name}"
     entry = disk.entry(path)
-    return None if entry is None or entry[0] else disk.read(path, META_BYTES_MAX)
+    return None if entry is None or entry.is_dir else disk.read(path, META_BYTES_MAX)

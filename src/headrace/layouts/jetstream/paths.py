@@ -10,15 +10,30 @@ from __future__ import annotations
 
 import re
 
+from headrace.layouts.base import Damage
+from headrace.layouts.directories import misplaced_files
 from headrace.layouts.jetstream._kernels import Disk
 
 MSGS = "msgs"
 MSGS_OLD = "__msgs__"
 MSGS_NEW = "__new_msgs__"
 INDEX = "index.db"
+INDEX_BYTES_MAX = 1 << 30
 SIDE = "headrace"
 DAMAGED = "headrace/damaged"
-_BLOCK = re.compile(r"^([1-9][0-9]*)\.blk$")
+BLOCK_DIGITS_MAX = 19
+"""More digits may not fit into 64 bits; no writer ever came that far."""
+BLOCK_MAX = 10**18
+"""No block has a higher number, whatever a file says."""
+SEQUENCE_MAX = 1 << 61
+"""No sequence is higher: the bits above are flags, and the next one must have room."""
+_BLOCK = re.compile(rf"^([1-9][0-9]{{0,{BLOCK_DIGITS_MAX - 1}}})\.blk$")
+_ANY_BLOCK = re.compile(r"([0-9]+)\.blk")
+
+
+def _block_number(name: str) -> int | None:
+    match = _BLOCK.match(name)
+    return int(match[1]) if match and int(match[1]) <= BLOCK_MAX else None
 
 
 def block_numbers(disk: Disk, msgs_dir: str) -> dict[int, int]:
@@ -27,10 +42,15 @@ def block_numbers(disk: Disk, msgs_dir: str) -> dict[int, int]:
         return {}
     found: dict[int, int] = {}
     for name, is_dir, length in disk.list(msgs_dir):
-        match = _BLOCK.match(name)
-        if match and not is_dir:
-            found[int(match[1])] = length
+        number = _block_number(name)
+        if number is not None and not is_dir:
+            found[number] = length
     return dict(sorted(found.items()))
+
+
+def misplaced(disk: Disk, msgs_dir: str) -> list[Damage]:
+    """What is named as a block and cannot be one."""
+    return misplaced_files(disk, msgs_dir, _ANY_BLOCK, lambda name: _block_number(name) is not None, "block")
 
 
 def files_with(disk: Disk, directory: str, *suffixes: str) -> list[str]:
@@ -38,9 +58,3 @@ def files_with(disk: Disk, directory: str, *suffixes: str) -> list[str]:
     if disk.entry(directory) is None:
         return []
     return [name for name, is_dir, _ in disk.list(directory) if not is_dir and name.endswith(suffixes)]
-
-
-def make_dirs(disk: Disk, path: str) -> None:
-    """Create a directory and make every new name on the way durable."""
-    for made in disk.create_dir_all(path):
-        disk.sync_dir(made.rsplit("/", 1)[0] or "/")

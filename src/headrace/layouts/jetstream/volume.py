@@ -11,38 +11,44 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from headrace.config.meta_json import encode_stream_meta
+from headrace.config.model import StreamConfig
+from headrace.config.names import check_name
 from headrace.errors import (
     AlreadyExists,
     BadInput,
     Damaged,
-    HeadraceError,
     NotFound,
-    ReadOnly,
-    StoreClosed,
-    UnknownFormat,
 )
-from headrace.layouts.base import Damage, Durability, Ticket, Volume
-from headrace.layouts.jetstream import foreign, upkeep
-from headrace.layouts.jetstream._kernels import Disk, DiskLock
-from headrace.layouts.jetstream.config import StreamConfig
-from headrace.layouts.jetstream.config_json import encode_stream_meta
-from headrace.layouts.jetstream.meta import write_meta
-from headrace.layouts.jetstream.names import check_name
-from headrace.layouts.jetstream.opening import open_for_reading, open_for_writing
-from headrace.layouts.jetstream.paths import MSGS, SIDE, make_dirs
+from headrace.layouts.base import Damage, Durability
+from headrace.layouts.directories import make_dirs
+from headrace.layouts.directory_volume import DirectoryVolume
+from headrace.layouts.jetstream._kernels import Disk
+from headrace.layouts.jetstream.meta import meta_files, write_meta
+from headrace.layouts.jetstream.paths import MSGS, SIDE
+from headrace.layouts.jetstream.recovery import foreign
+from headrace.layouts.jetstream.recovery.opening import (
+    OpenedStream,
+    open_for_reading,
+    open_for_writing,
+    open_new,
+)
 from headrace.layouts.jetstream.sealed import StoreKey
-from headrace.layouts.jetstream.store import FileStreamStore
+from headrace.layouts.jetstream.snapshots.spool import FileSpool, clear_spools
+from headrace.layouts.jetstream.store import upkeep
+from headrace.layouts.jetstream.store.removal import remove_directory
+from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.places import disk_given, is_remote
-from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
+from headrace.layouts.stream_store import FirstLook, StreamVolume
+from headrace.layouts.volume_parts import SYNCS_AT_ONCE, side_by_side
 
 ROOT = "jetstream"
 DEFAULT_ACCOUNT = "$G"
@@ -51,7 +57,7 @@ TICK_S = 0.25
 LOG = logging.getLogger("headrace")
 
 
-class JetStreamVolume(Volume):
+class JetStreamVolume(DirectoryVolume, StreamVolume):
     """An opened store directory. Use `headrace.open`."""
 
     layout = "jetstream"
@@ -71,21 +77,15 @@ class JetStreamVolume(Volume):
         cache_bytes: int | None = None,
         maintenance: bool = True,
     ) -> None:
-        check_words(mode, durability)
+        super().__init__(mode, durability, clock)
         disk = disk_given(path, disk)
-        self._disk = disk or Disk.real()
-        self.path = _base(self._disk, path)
+        self.path = _base(disk or Disk.real(), path)
+        self._disk = disk or Disk.real(self.path)
         self.root = f"{self.path}/{ROOT}"
-        self.durability: Durability = durability
-        self.read_only, self._clock = mode == "r", clock
         self._sync_every_ns, self._key, self._block_bytes = int(sync_interval_s * 1e9), key, block_bytes
         self._cache_bytes = cache_bytes
         self._stores: dict[str, FileStreamStore] = {}
-        self._mutex, self._closed = threading.RLock(), False
-        self._lock: DiskLock | None = None
-        self._committer = SoonCommitter()
-        self._stop = threading.Event()
-        self._keeper: threading.Thread | None = None
+        self._changing: set[str] = set()
         self.notices: list[str] = []
         if not create and self._disk.entry(self.root) is None:
             raise NotFound(
@@ -94,8 +94,7 @@ class JetStreamVolume(Volume):
         if not self.read_only:
             self._take(create, disk is None)
             if maintenance:
-                self._keeper = threading.Thread(target=self._keep, name="headrace-upkeep", daemon=True)
-                self._keeper.start()
+                self._start_upkeep()
 
     def _take(self, create: bool, real: bool) -> None:
         """Lock, look whether a server has it open, say what writing will change."""
@@ -118,7 +117,14 @@ class JetStreamVolume(Volume):
 
     def logs(self) -> list[str]:
         """The names of all streams, sorted."""
+        self._check_open()
         return sorted(self._stream_dirs())
+
+    def __getitem__(self, name: str) -> FileStreamStore:
+        return self.open(name)
+
+    def __iter__(self) -> Iterator[FileStreamStore]:
+        return (self.open(name) for name in self.logs())
 
     def _stream_dirs(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -142,7 +148,7 @@ class JetStreamVolume(Volume):
         msgs = f"{directory}/{MSGS}"
         return self._disk.entry(msgs) is None or not any(size for _, _, size in self._disk.list(msgs))
 
-    def open(self, name: str, first_look: Callable[[FileStreamStore], None] | None = None) -> FileStreamStore:
+    def open(self, name: str, first_look: FirstLook | None = None) -> FileStreamStore:
         """One stream; opened once, shared afterwards.
 
         `first_look` gets it before limits are applied: files that these empty are still there then.
@@ -157,73 +163,117 @@ class JetStreamVolume(Volume):
                 self._stores[name] = self._open(name, directory, first_look=first_look)
             return self._stores[name]
 
+    def open_ahead(self, names: Sequence[str], first_look: FirstLook | None = None) -> None:
+        """Open many side by side. One that fails is left out: `open` tells why."""
+
+        def open_one(name: str) -> None:
+            with suppress(Exception), self._changes(name):
+                store = self._open(name, self._directory(name), first_look=first_look)
+                with self._mutex:
+                    self._check_open()
+                    self._stores[name] = store
+
+        if len(names) > SYNCS_AT_ONCE:
+            whole = (name for name in names if name not in self._stores and not self.is_unfinished(name))
+            side_by_side([partial(open_one, name) for name in whole])
+
     def _open(
         self,
         name: str,
         directory: str,
         *,
         fresh: bool = False,
-        first_look: Callable[[FileStreamStore], None] | None = None,
+        first_look: FirstLook | None = None,
     ) -> FileStreamStore:
         """A stream that was just made (`fresh`) has nothing to index, and upkeep makes its reserve."""
         options: dict[str, Any] = {} if self._cache_bytes is None else {"cache_bytes": self._cache_bytes}
         if self.read_only:
             account = name.partition("/")[0] if "/" in name else DEFAULT_ACCOUNT
             secret = StoreKey(self._key, account) if self._key is not None else None
-            opened = open_for_reading(self._disk, directory, secret, **options)
+            opened = open_for_reading(self._disk, directory, secret, clock=self.clock, **options)
         else:
             options["reserve"] = not fresh or self._keeper is None
             opened = open_for_writing(self._disk, directory, block_bytes=self._block_bytes, **options)
-        store = FileStreamStore(
-            self._disk,
-            directory,
-            opened,
-            read_only=self.read_only,
-            durability=self.durability,
-            clock=self._clock,
-            block_bytes=self._block_bytes,
-            sync_every_ns=self._sync_every_ns,
-        )
+        store = self._store(directory, opened)
         for damage in store.damage():
             LOG.warning("%s: %s at byte %d: %s", damage.file, damage.kind, damage.offset, damage.detail)
         if first_look is not None:
             first_look(store)
         if not self.read_only:
-            store.publish()
+            store.log.publish_mark()
             upkeep.apply_limits(store)
             if not opened.clean and not fresh:
                 store.write_index()
         return store
 
+    def _store(self, directory: str, opened: OpenedStream) -> FileStreamStore:
+        return FileStreamStore(
+            self._disk,
+            directory,
+            opened,
+            read_only=self.read_only,
+            durability=self.durability,
+            clock=self.clock,
+            block_bytes=self._block_bytes,
+            sync_every_ns=self._sync_every_ns,
+        )
+
     def create(self, name: str, **options: Any) -> FileStreamStore:
         """A new stream with the options of StreamConfig, or the existing one if its configuration is equal."""
         with self._mutex:
             self._check_open()
-            if self.read_only:
-                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            self._check_writable()
             config = _config(name, options)
             if config.storage == "memory":
                 return self._create_in_memory(name, config)
             directory = self._directory(name)
-            if self._disk.entry(f"{directory}/meta.inf") is not None:
+            if self._disk.entry(f"{directory}/meta.inf") is not None and name not in self._changing:
                 store = self.open(name)
                 if store.config != config:
                     raise AlreadyExists(f"stream {name} exists with a different configuration")
                 return store
-            self._make(directory, config)
-            self._stores[name] = self._open(name, directory, fresh=True)
+        with self._changes(name):
+            # Others make streams meanwhile: the syncs of all of them are the file system's group commit.
+            store = self._make(name, directory, config)
             if config.first_seq > 1:
-                self._stores[name].compact(config.first_seq)
-            return self._stores[name]
+                store.compact(config.first_seq)
+            with self._mutex:
+                self._check_open()
+                self._stores[name] = store
+        return store
 
-    def _make(self, directory: str, config: StreamConfig) -> None:
+    @contextmanager
+    def _changes(self, name: str) -> Generator[None]:
+        """One thread at a time makes or removes a stream of that name."""
+        with self._mutex:
+            if name in self._changing:
+                raise AlreadyExists(f"stream {name} is being made or removed by somebody else")
+            self._changing.add(name)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._changing.discard(name)
+
+    def _make(self, name: str, directory: str, config: StreamConfig) -> FileStreamStore:
         """The files of a new stream; each directory is synced once, when all its names are there."""
-        made = [*self._disk.create_dir_all(f"{directory}/{MSGS}")]
+        made = self._disk.create_dir_all(f"{directory}/{MSGS}")
         self._disk.create_dir_all(f"{directory}/{SIDE}")
-        write_meta(self._disk, directory, config.name, encode_stream_meta(config, self._clock()))
+        created_ns = self.clock()
+        meta = meta_files(config.name, encode_stream_meta(config, created_ns))
+        self._disk.create_files(directory, [*meta.items()])
         for each in reversed(made):
             if not each.startswith(f"{directory}/"):
                 self._disk.sync_dir(each.rsplit("/", 1)[0] or "/")
+        if directory not in made:  # something was there, and it may hold evidence of messages
+            return self._open(name, directory, fresh=True)
+        options = {} if self._cache_bytes is None else {"cache_bytes": self._cache_bytes}
+        opened = open_new(self._disk, directory, config, created_ns, block_bytes=self._block_bytes, **options)
+        store = self._store(directory, opened)
+        if self._keeper is None:
+            store.sidecar.keep_reserve()
+        store.log.publish_mark()
+        return store
 
     def _create_in_memory(self, name: str, config: StreamConfig) -> FileStreamStore:
         """Memory storage is the same store on a disk that is memory: gone when the volume closes."""
@@ -233,26 +283,58 @@ class JetStreamVolume(Volume):
             return self._stores[name]
         disk, directory = Disk.memory(), f"/{config.name}"
         make_dirs(disk, f"{directory}/{MSGS}")
-        write_meta(disk, directory, config.name, encode_stream_meta(config, self._clock()))
+        write_meta(disk, directory, config.name, encode_stream_meta(config, self.clock()))
         opened = open_for_writing(disk, directory, block_bytes=self._block_bytes)
         self._stores[name] = FileStreamStore(
-            disk, directory, opened, read_only=False, storage="memory", clock=self._clock
+            disk, directory, opened, read_only=False, storage="memory", clock=self.clock
         )
         return self._stores[name]
 
     def delete(self, name: str) -> None:
         """Remove a stream with all its files."""
-        with self._mutex:
-            self.open(name).delete()
-            del self._stores[name]
+        store = self.open(name)
+        with self._changes(name):
+            with self._mutex:
+                del self._stores[name]
+            store.delete()
+
+    def delete_unopened(self, name: str) -> None:
+        """Remove a stream that cannot be opened: asked for by name, never done by itself."""
+        with self.changing():
+            remove_directory(self._disk, self._directory(name))
 
     def restore(
-        self, name: str, chunks: Iterable[bytes], config: StreamConfig | None = None, **options: Any
+        self,
+        name: str,
+        chunks: Iterable[bytes],
+        config: StreamConfig | None = None,
+        *,
+        bytes_max: int | None = None,
+        first_look: FirstLook | None = None,
     ) -> FileStreamStore:
         """A new stream from a snapshot of either form; see `restore.restore`."""
-        from headrace.layouts.jetstream.restore import restore
+        from headrace.layouts.jetstream.snapshots.restore import RESTORE_BYTES_MAX, restore, restore_in_memory
 
-        return restore(self, name, chunks, config, **options)
+        if config is not None and config.storage == "memory":
+            return restore_in_memory(self, name, chunks, config)
+        limit = RESTORE_BYTES_MAX if bytes_max is None else bytes_max
+        return restore(self, name, chunks, config, bytes_max=limit, first_look=first_look)
+
+    def new_spool(self, id: str) -> FileSpool:
+        """A place for a snapshot that arrives: a file beside the streams."""
+        return FileSpool(self._disk, self.path, id)
+
+    def clear_spools(self) -> None:
+        """Remove what was received before a crash."""
+        clear_spools(self._disk, self.path)
+
+    def log_name(self, account: str, stream: str) -> str:
+        """A stream of another account than "$G" is called `<account>/<STREAM>`."""
+        return stream if account == DEFAULT_ACCOUNT else f"{account}/{stream}"
+
+    def account_of(self, log: str) -> str:
+        """Whose stream a log is."""
+        return log.rpartition("/")[0] or DEFAULT_ACCOUNT
 
     # For those who work on whole streams
 
@@ -261,18 +343,12 @@ class JetStreamVolume(Volume):
         """Where the files are."""
         return self._disk
 
-    @property
-    def clock(self) -> Callable[[], int]:
-        """The wall clock in ns that streams are stamped with."""
-        return self._clock
-
     @contextmanager
     def changing(self) -> Generator[None]:
         """Nobody else makes, opens or removes a stream meanwhile; ReadOnly if nobody may."""
         with self._mutex:
             self._check_open()
-            if self.read_only:
-                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            self._check_writable()
             yield
 
     def directory_of(self, name: str) -> str:
@@ -287,19 +363,6 @@ class JetStreamVolume(Volume):
             raise BadInput(f"account name {account!r} is not a directory name")
         return f"{self.root}/{account}/streams/{stream}"
 
-    # Durability
-
-    def commit(self, tickets: Iterable[Ticket]) -> None:
-        """Return when all tickets are acknowledged: on disk in mode `sync`, written in mode `interval`."""
-        for name, mark in highest_marks(tickets).items():
-            self.open(name).acknowledge(mark)
-
-    def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
-        """The same off the caller's thread; tickets handed in while a sync runs share the next one."""
-        with self._mutex:
-            self._check_open()
-            return self._committer.submit(self.commit, tickets)
-
     # Life
 
     def damage(self) -> list[Damage]:
@@ -312,47 +375,19 @@ class JetStreamVolume(Volume):
                 found.append(Damage(problem.file, problem.offset, 0, "metadata", str(problem)))
         return found
 
-    def _keep(self) -> None:
-        while not self._stop.wait(TICK_S):
-            with self._mutex:
-                stores = list(self._stores.values())
-            for store in stores:
-                try:
-                    store.tick()
-                except Exception as error:  # the next tick tries again; commits report it to their callers
-                    if str(error) != str(self.last_upkeep_error):
-                        LOG.warning("upkeep of stream %s: %s", store.name, error)
-                    self.last_upkeep_error = error
+    @property
+    def _upkeep_every_s(self) -> float:
+        return TICK_S
 
-    last_upkeep_error: Exception | None = None
-
-    def close(self) -> None:
-        """Clean stop of every stream, then the lock goes."""
+    def _upkeep(self) -> None:
         with self._mutex:
-            if self._closed:
-                return
-            self._stop.set()
-        if self._keeper is not None:
-            self._keeper.join()
-        self._committer.close()
-        with self._mutex:
-            self._closed = True
-            problems: list[HeadraceError] = []
-            try:
-                for store in self._stores.values():
-                    try:
-                        store.stop()
-                    except HeadraceError as problem:  # the others are to be stopped all the same
-                        problems.append(problem)
-            finally:
-                if self._lock is not None:
-                    self._lock.release()
-            if problems:
-                raise problems[0]
+            stores = list(self._stores.values())
+        for store in stores:
+            self._attempt(store.tick, f"stream {store.name}")
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"{self.path} was closed; open it again")
+    def _stop_logs(self) -> None:
+        for problem in side_by_side([store.stop for store in self._stores.values()]):
+            raise problem
 
 
 def _base(disk: Disk, path: str) -> str:
@@ -389,14 +424,3 @@ def _config(name: str, options: dict[str, Any]) -> StreamConfig:
 def looks_like_jetstream(disk: Disk, path: str) -> bool:
     """Whether a directory is (or holds) a JetStream store."""
     return disk.entry(f"{_base(disk, path)}/{ROOT}") is not None
-
-
-def unknown(path: str) -> UnknownFormat:
-    """The error for a directory that is none."""
-    return UnknownFormat(
-        path,
-        0,
-        "no `jetstream` directory",
-        "a nats-server store directory",
-        "give the directory that holds `jetstream`",
-    )

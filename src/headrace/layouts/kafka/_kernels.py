@@ -1,4 +1,4 @@
-"""The one door from this room to the Rust core."""
+"""The one module of this package that calls the Rust core."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def write(log: KafkaLog, encoded: KafkaEncoded) -> Ticket:
         count = writer.append(encoded, taken, log.options.segment_bytes)
         if count == 0:
             piece = encoded.piece(taken)
-            roll(log, piece[1] if piece else log.next)
+            roll(log, piece.first if piece else log.next)
             continue
         _written(log, encoded, taken, count, writer.size - before)
         taken += count
@@ -92,7 +92,7 @@ def write(log: KafkaLog, encoded: KafkaEncoded) -> Ticket:
 def _written(log: KafkaLog, encoded: KafkaEncoded, start: int, count: int, size: int) -> None:
     last = encoded.piece(start + count - 1)
     assert last is not None
-    log.next, log.mark = last[2] + 1, log.mark + size
+    log.next, log.mark = last.last + 1, log.mark + size
     segment = log.segments[-1]
     segment.size += size
     _count(log, segment, encoded, start, count)
@@ -169,7 +169,12 @@ def begin_segment(log: KafkaLog, base: int) -> None:
 def write_snapshot(log: KafkaLog, offset: int) -> None:
     """The producers as they are before `offset`. The caller syncs the directory before it relies on it."""
     now_ms, expiry = log.clock() // NS_PER_MS, log.options.producer_id_expiration_ms
-    states = [s for s in log.producers.states() if s[7] >= 0 or now_ms - s[5] < expiry]
+    states = [
+        state
+        for state in log.producers.states()
+        for *_, used_ms, _, open_first in (state,)
+        if open_first >= 0 or now_ms - used_ms < expiry
+    ]
     put_file(log.disk, f"{log.directory}/{segment_file(offset, SNAPSHOT)}", encode_snapshot(states))
 
 

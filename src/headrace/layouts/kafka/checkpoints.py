@@ -17,6 +17,7 @@ import uuid
 from headrace.errors import BadInput, Damaged
 from headrace.layouts.kafka._kernels import Disk
 from headrace.layouts.kafka.names import OFFSET_MAX, is_log_name, split_name
+from headrace.layouts.shortcuts import read_or_damaged
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
@@ -34,9 +35,8 @@ _REMEDY = "delete the file: the broker and Headrace do without it, and recover m
 
 def read_text(disk: Disk, path: str) -> str | None:
     """The text of a small file; None when it is not there."""
-    if disk.entry(path) is None:
-        return None
-    return disk.read(path, FILE_BYTES_MAX).decode("utf-8", "replace")
+    data = read_or_damaged(disk, path, FILE_BYTES_MAX, _REMEDY)
+    return None if data is None else data.decode("utf-8", "replace")
 
 
 def _lines(path: str, text: str, width: int) -> list[list[str]]:
@@ -70,9 +70,14 @@ def read_offsets(disk: Disk, path: str) -> dict[str, int]:
 
 def write_offsets(disk: Disk, path: str, offsets: dict[str, int]) -> None:
     """Replace a checkpoint: the old one or the new one is there after a crash."""
+    disk.replace_file(path, offsets_text(offsets))
+
+
+def offsets_text(offsets: dict[str, int]) -> bytes:
+    """As the file has them."""
     rows = [(*split_name(name), offset) for name, offset in sorted(offsets.items()) if is_log_name(name)]
     text = f"0\n{len(rows)}\n" + "".join(f"{topic} {part} {offset}\n" for topic, part, offset in rows)
-    disk.replace_file(path, text.encode())
+    return text.encode()
 
 
 def read_epochs(disk: Disk, path: str) -> list[tuple[int, int]]:
@@ -112,7 +117,10 @@ def check_topic_id(text: str) -> str:
 
 def read_topic_id(disk: Disk, directory: str) -> str | None:
     """The topic id of a partition directory; None without (or without a readable) partition.metadata."""
-    text = read_text(disk, f"{directory}/{METADATA}") or ""
+    try:
+        text = read_text(disk, f"{directory}/{METADATA}") or ""
+    except Damaged:
+        return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     return fields.get("topic_id")
 

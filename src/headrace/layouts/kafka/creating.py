@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.kafka import checkpoints
 from headrace.layouts.kafka._kernels import Disk
-from headrace.layouts.kafka.names import LOG, SIDE, make_dirs, segment_file, split_name
+from headrace.layouts.kafka.names import LOG, SIDE, segment_file, split_name
 
 if TYPE_CHECKING:
     from headrace.layouts.kafka.volume import KafkaVolume

@@ -8,7 +8,8 @@ from headrace._core import DiskFile
 from headrace.layouts.base import Damage
 from headrace.layouts.kafka._kernels import Disk, KafkaReader, KafkaSurvey
 from headrace.layouts.kafka.names import INDEX, TIMES
-from headrace.layouts.kafka.segments import INDEX_ENTRY, TIME_ENTRY, Segment
+from headrace.layouts.kafka.segments import INDEX_BYTES_MAX, INDEX_ENTRY, TIME_ENTRY, Segment
+from headrace.layouts.shortcuts import read_shortcut
 
 _ENTRY = struct.Struct(">ii")
 _TIME = struct.Struct(">qi")
@@ -32,7 +33,9 @@ def check_indexes(disk: Disk, segment: Segment, seen: KafkaSurvey, *, newest: bo
                     )
                 )
             continue
-        data = disk.read(path)
+        data = read_shortcut(disk, path, INDEX_BYTES_MAX, found)
+        if data is None:
+            continue
         if len(data) % width:
             found.append(
                 Damage(path, len(data), 0, "index", f"{len(data)} bytes are not whole entries of {width}")
@@ -78,9 +81,9 @@ def _time_of(log: DiskFile, reader: KafkaReader, offset: int) -> int | None:
     """The largest time of the batch that ends at an offset."""
     position, last, _ = reader.locate(offset)
     found = reader.find(offset, position, last)
-    if found is None or found[2] != offset:
+    if found is None or found.last != offset:
         return None
-    head = log.read_at(found[0], HEADER_BYTES)
+    head = log.read_at(found.position, HEADER_BYTES)
     at = 35 if head[16] == 2 else 18
     return int.from_bytes(head[at : at + 8], "big", signed=True)
 
@@ -107,7 +110,7 @@ def _times(
                 f"entry ({time}, {offset}): no batch that ends at offset {segment.base + offset} has that time",
             )
         before = (time, offset)
-    largest = seen.times()[1]
+    largest = seen.max_time_ms
     if not newest and before[0] != largest:
         return max(
             len(data) - TIME_ENTRY, 0

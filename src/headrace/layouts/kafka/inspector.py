@@ -13,7 +13,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from headrace.errors import Damaged, HeadraceError, NotFound
+from headrace.errors import Damaged, HeadraceError
 from headrace.layouts.base import Damage, LogState
 from headrace.layouts.kafka import checkpoints, offsets
 from headrace.layouts.kafka._kernels import Disk, KafkaProducers, KafkaSurvey
@@ -21,10 +21,20 @@ from headrace.layouts.kafka.index_check import check_indexes
 from headrace.layouts.kafka.names import DAMAGED, SNAPSHOT, TXN, split_name
 from headrace.layouts.kafka.opening import damage_of, snapshots
 from headrace.layouts.kafka.producer_files import decode_snapshot, read_aborted
-from headrace.layouts.kafka.segments import Segment, ceiling_of, durable_bytes, list_segments, summary_of
+from headrace.layouts.kafka.segments import (
+    Segment,
+    ceiling_of,
+    durable_bytes,
+    list_segments,
+    misplaced,
+    summary_of,
+)
 from headrace.layouts.kafka.volume import KafkaVolume
+from headrace.layouts.layout import Progress
+from headrace.layouts.log_names import choose_logs
 from headrace.layouts.marks import Mark
-from headrace.layouts.room import CursorRow, FileRow, LogView, Progress, VolumeView
+from headrace.layouts.report import FileRow, LogView, ReaderRow, VolumeView, settled_below
+from headrace.layouts.shortcuts import read_or_damaged
 from headrace.units import format_time_ns
 
 NS_PER_MS = 1_000_000
@@ -58,17 +68,22 @@ def inspect(
 ) -> VolumeView:
     """The whole directory, or one log of it."""
     with KafkaVolume(path, disk=disk) as volume:
-        names = [name for name in volume.logs() if log is None or name == log]
-        if log is not None and not names:
-            raise NotFound(f"{path}: no log {log!r}; there are: {', '.join(volume.logs()[:20]) or 'none'}")
-        properties = checkpoints.read_properties(volume.disk, f"{volume.path}/{checkpoints.PROPERTIES}")
+        names = volume.logs()
+        if log is not None:
+            names = choose_logs(volume.layout, names, (log,), path=path)
+        damage: list[Damage] = []
+        try:
+            properties = checkpoints.read_properties(volume.disk, f"{volume.path}/{checkpoints.PROPERTIES}")
+        except Damaged as problem:
+            properties, damage = {}, [Damage(problem.file, 0, 0, "metadata", str(problem))]
         view = VolumeView(
             path=volume.path,
             layout="kafka",
             product="Apache Kafka",
             version=_era(properties),
-            logs=[],
+            log_views=[],
             details=dict(properties),
+            own_damage=damage,
         )
         live = volume.writer_pid()
         view.writer = f"process {live}" if live is not None else None
@@ -82,8 +97,8 @@ def inspect(
 def _groups(volume: KafkaVolume, view: VolumeView, *, whole: bool) -> None:
     """Offsets that consumer groups committed, shown with the log they are for."""
     committed, damage = offsets.read_committed(volume)
-    view.damage += [finding for finding in damage if finding.kind == "metadata"]
-    logs = {log.name: log for log in view.logs}
+    view.own_damage += [finding for finding in damage if finding.kind == "metadata"]
+    logs = {log.name: log for log in view.log_views}
     absent: set[str] = set()
     for (group, name), what in sorted(committed.items()):
         if name not in logs:
@@ -98,9 +113,11 @@ def _groups(volume: KafkaVolume, view: VolumeView, *, whole: bool) -> None:
         state = logs[name].state
         if state is not None:
             details["behind"] = str(max(state.last_seq + 1 - what.next, 0))
-        logs[name].cursors.append(CursorRow(group, "group", what.next, what.next, details=details))
+        logs[name].cursors.append(
+            ReaderRow(group, "group", what.next, settled_below(what.next), details=details)
+        )
     if absent and whole:
-        view.notes.append(
+        view.own_notes.append(
             f"groups committed offsets for logs that are not here: {', '.join(sorted(absent)[:20])}"
         )
 
@@ -130,7 +147,7 @@ def _look_at_logs(
 
     with ThreadPoolExecutor(max(threads, 1)) as pool:
         for found in pool.map(look, names):
-            view.logs.append(found)
+            view.log_views.append(found)
             done += sum(row.file_bytes for row in found.files)
             if progress is not None:
                 progress(min(done, total), total)
@@ -140,7 +157,7 @@ def _checkpoint_files(volume: KafkaVolume, view: VolumeView) -> None:
     disk, root = volume.disk, volume.path
     for name, is_dir, size in disk.list(root):
         if is_dir and name.endswith(LEAVING):
-            view.notes.append(f"{name}: not a log any more (being deleted, stray, or moved)")
+            view.own_notes.append(f"{name}: not a log any more (being deleted, stray, or moved)")
         if name in checkpoints.CHECKPOINTS:
             row = FileRow(f"{root}/{name}", "checkpoint", size)
             try:
@@ -163,6 +180,8 @@ def _quick(volume: KafkaVolume, name: str) -> LogView:
         )
         view.files.append(row)
     _metadata(volume.disk, directory, view)
+    if volume.writer_pid() is None:
+        view.damage += volume.known(name).lost(directory, segments, None)
     return view
 
 
@@ -171,6 +190,7 @@ def _thorough(volume: KafkaVolume, name: str, *, live: bool, deep: bool) -> LogV
     view = LogView(name, directory)
     try:
         segments = list_segments(disk, directory)
+        view.damage += misplaced(disk, directory)
         found, producers = _Findings(durable=volume.durable_mark(name)), KafkaProducers([])
         for at in range(len(segments)):
             view.files.append(_segment(disk, segments, at, found, producers, live=live, deep=deep))
@@ -182,6 +202,10 @@ def _thorough(volume: KafkaVolume, name: str, *, live: bool, deep: bool) -> LogV
         view.details["codecs"] = ", ".join(sorted(found.codecs)) or "none"
         if found.aborted:
             view.details["aborted transactions"] = str(found.aborted)
+        if not live:
+            ends = [segments[-1].base, *(row.next or 0 for row in view.files)] if segments else [0]
+            told = [each for row in view.files for each in row.damage]
+            view.damage += volume.known(name).lost(directory, segments, max(ends), told)
         if segments:
             view.state = _state(volume, name, segments, view)
     except HeadraceError as problem:
@@ -215,7 +239,7 @@ def _segment(
         next=summary.last + 1,
         first_time_ns=summary.first_time_ns,
         last_time_ns=summary.max_time_ms * NS_PER_MS if summary.max_time_ms >= 0 else None,
-        live_bytes=seen.counts()[3],
+        live_bytes=seen.sound_bytes,
         newest=newest,
         details={"batches": str(summary.batches), "markers": str(summary.control)},
     )
@@ -237,7 +261,10 @@ def _check_aborted(disk: Disk, segment: Segment, seen: KafkaSurvey, found: _Find
         return [Damage(path, problem.offset, 0, "index", str(problem))]
     found.aborted += len(listed)
     # A transaction that began before the first segment we have is listed, but cannot be seen.
-    missing = [entry for entry in seen.aborted() if entry[:3] not in {one[:3] for one in listed}]
+    known = {one[:3] for one in listed}
+    missing = [
+        producer for producer, first, marker, _ in seen.aborted() if (producer, first, marker) not in known
+    ]
     if missing:
         return [Damage(path, 0, 0, "index", f"{len(missing)} aborted transactions of the log are not in it")]
     return []
@@ -266,7 +293,7 @@ def _metadata(disk: Disk, directory: str, view: LogView) -> None:
 def _producers(disk: Disk, directory: str, view: LogView, producers: KafkaProducers) -> None:
     for offset, path in snapshots(disk, directory).items():
         try:
-            decode_snapshot(path, disk.read(path, SNAPSHOT_BYTES_MAX))
+            decode_snapshot(path, read_or_damaged(disk, path, SNAPSHOT_BYTES_MAX, "delete the file") or b"")
         except Damaged as problem:
             view.damage.append(
                 Damage(problem.file, problem.offset, 0, "metadata", f"{SNAPSHOT} {offset}: {problem}")
@@ -276,7 +303,7 @@ def _producers(disk: Disk, directory: str, view: LogView, producers: KafkaProduc
         if open_first >= 0:
             details["open transaction"] = f"from offset {open_first}"
         view.cursors.append(
-            CursorRow(f"producer {producer}", "producer", last + 1, last + 1, details=details)
+            ReaderRow(f"producer {producer}", "producer", last + 1, settled_below(last + 1), details=details)
         )
 
 

@@ -31,6 +31,7 @@ from headrace.layouts.kafka.segments import (
 )
 from headrace.layouts.marks import Mark, Marks, MarksBeside
 from headrace.layouts.open_files import OpenFiles
+from headrace.layouts.readers import Readers
 
 if TYPE_CHECKING:
     from headrace.layouts.kafka.opening import Opened
@@ -58,6 +59,7 @@ class KafkaLog(Log):
         clock: Callable[[], int] = time.time_ns,
         files: OpenFiles | None = None,
         marks: Marks | MarksBeside | None = None,
+        groups: Callable[[KafkaLog], Readers] | None = None,
     ) -> None:
         self.disk, self.directory, self.name, self.options = disk, directory, name, options
         self.topic, self.partition = split_name(name)
@@ -72,7 +74,7 @@ class KafkaLog(Log):
         self._damage: list[Damage] = list(opened.damage)
         self._seen = {(finding.file, finding.offset) for finding in self._damage}
         self.lock, self._closed = threading.RLock(), False
-        self._files, self._marks = files, marks
+        self._files, self._marks, self._groups = files, marks, groups
         # Readers beside a writer of ours: (base of its newest segment, bytes of it, next offset) that are durable.
         self.durable: Mark | None = opened.durable
         # Where the last read ended: (next offset, base of its segment, position, last offset before it).
@@ -86,6 +88,10 @@ class KafkaLog(Log):
         self.commits = GroupCommit(name, lambda: self.mark, lambda: appending.sync(self))
         self._reading: deque[Segment] = deque()
         self.aborted_cache: tuple[int, list[tuple[int, int, int]]] | None = None
+
+    @property
+    def readers(self) -> Readers:
+        return super().readers if self._groups is None else self._groups(self)
 
     # Reading
 
@@ -135,10 +141,9 @@ class KafkaLog(Log):
             return Frames("kafka", b"", first, first, 0)
         at, position, last = self._place(segments, max(first, self.start))
         while True:
-            found = self.reader(segments, at).read_frames(
+            data, begin, following, count, max_time, _, _ = self.reader(segments, at).read_frames(
                 position, last, max(first, self.start), max_bytes, self.limit(segments, at)
             )
-            data, begin, following, count, max_time = found[:5]
             if data or at + 1 >= len(segments):
                 largest = max_time * NS_PER_MS if max_time >= 0 else None
                 return Frames("kafka", data, begin if data else following, following, count, largest)
@@ -152,7 +157,11 @@ class KafkaLog(Log):
         writer = self.writer if at == len(segments) - 1 else None
         position, last, _ = reader.locate(offset, writer)
         found = reader.find(offset, position, last)
-        return (segments[at].base, found[0], found[3]) if found else (segments[at].base, len(reader), 0)
+        return (
+            (segments[at].base, found.position, found.passed)
+            if found
+            else (segments[at].base, len(reader), 0)
+        )
 
     def seq_from_time(self, time_ns: int) -> int:
         """The first offset whose time is not before `time_ns`; the end offset if there is none."""
@@ -304,7 +313,7 @@ class KafkaLog(Log):
 
     def damage(self) -> list[Damage]:
         """What was found unsound since the log was opened."""
-        return list(self._damage)
+        return [*self._damage, *(each for segment in self.segments for each in segment.unused)]
 
     def _note(
         self,

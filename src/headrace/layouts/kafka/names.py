@@ -24,6 +24,7 @@ DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _LEAVING = re.compile(r".*[.-][0-9a-f]{32}-(delete|stray|future)")
+ANY_LOG = re.compile(r"[0-9]+\.log")
 _FILE = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap)?"
 )
@@ -77,12 +78,6 @@ def partition_dirs(disk: Disk, path: str) -> dict[str, str]:
 def has_segments(disk: Disk, directory: str) -> bool:
     """Whether a directory holds segment files."""
     return any(not is_dir and parse_file(name) is not None for name, is_dir, _ in disk.list(directory))
-
-
-def make_dirs(disk: Disk, path: str) -> None:
-    """Create a directory and make every new name on the way durable."""
-    for made in disk.create_dir_all(path):
-        disk.sync_dir(made.rsplit("/", 1)[0] or "/")
 
 
 def put_file(disk: Disk, path: str, data: bytes) -> None:

@@ -22,6 +22,7 @@ from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import ConsumerState, Cursors, Damage, SequencePair
 from headrace.layouts.kafka._kernels import Batch
 from headrace.layouts.kafka.names import OFFSET_MAX, is_log_name, partition_dirs, split_name
+from headrace.layouts.varint import get_uvarint
 
 if TYPE_CHECKING:
     from headrace.layouts.kafka.volume import KafkaVolume
@@ -63,21 +64,15 @@ class _Fields:
         return value
 
     def text(self, *, compact: bool = False) -> str:
-        length = self._varint() - 1 if compact else self.number(">h")
+        if compact:
+            length, self.at = get_uvarint(self.data, self.at)
+            length -= 1
+        else:
+            length = self.number(">h")
         if length < 0 or self.at + length > len(self.data):
             raise ValueError(f"a text of {length} bytes at byte {self.at} of {len(self.data)}")
         self.at += length
         return self.data[self.at - length : self.at].decode("utf-8", "replace")
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while shift < 35:
-            byte = self.number(">B")
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise ValueError("a length that does not end")
 
 
 def decode_key(key: bytes) -> tuple[str, str] | None:

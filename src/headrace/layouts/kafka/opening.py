@@ -12,11 +12,13 @@ from headrace.errors import Damaged
 from headrace.layouts.base import Damage
 from headrace.layouts.kafka import checkpoints
 from headrace.layouts.kafka._kernels import Disk, KafkaProducers, KafkaSurvey, KafkaWriter
+from headrace.layouts.kafka.evidence import Evidence, Known
 from headrace.layouts.kafka.names import INDEX, SNAPSHOT, TIMES, TXN, parse_file
 from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.kafka.producer_files import encode_aborted, read_snapshot
-from headrace.layouts.kafka.recovery import Evidence, mend, settle_files
+from headrace.layouts.kafka.recovery import mend, settle_files
 from headrace.layouts.kafka.segments import (
+    INDEX_BYTES_MAX,
     INDEX_ENTRY,
     TIME_ENTRY,
     Segment,
@@ -24,20 +26,13 @@ from headrace.layouts.kafka.segments import (
     ceiling_of,
     floor_of,
     list_segments,
+    misplaced,
     summary_of,
 )
 from headrace.layouts.marks import Mark
+from headrace.layouts.shortcuts import read_shortcut
 
 FAR = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """What the checkpoint files of the log directory say about one partition."""
-
-    recovery_point: int = 0
-    high_watermark: int = 0
-    start: int = 0
 
 
 @dataclass(slots=True)
@@ -61,7 +56,7 @@ def open_for_reading(
     disk: Disk,
     directory: str,
     options: KafkaOptions,
-    marks: Marks,
+    known: Known,
     *,
     live: bool,
     durable: Mark | None = None,
@@ -69,10 +64,12 @@ def open_for_reading(
     """Look, change nothing. `live`: a broker is writing to it now, or (then `durable` tells how far) we are."""
     segments = list_segments(disk, directory)
     damage: list[Damage] = []
-    start = max(marks.start, segments[0].base if segments else 0)
+    start = max(known.start, segments[0].base if segments else 0)
     opened = Opened(segments, KafkaProducers([]), start, start, live_writer=live, damage=damage)
     opened.epochs = _epochs(disk, directory, damage)
+    damage += misplaced(disk, directory)
     if not segments:
+        damage += [] if live else known.lost(directory, segments, start)
         return opened
     if options.isolation_level == "read_committed":
         opened.producers = _producers_by_scan(disk, directory, segments, options)
@@ -83,6 +80,7 @@ def open_for_reading(
     opened.next = max(found.last + 1, segments[-1].base, start)
     if not live:
         damage += [finding for finding in damage_of(segments[-1], found) if finding.kind == "unsound-tail"]
+        damage += known.lost(directory, segments, opened.next, damage)
     return opened
 
 
@@ -100,7 +98,7 @@ def _tail(disk: Disk, segments: list[Segment], options: KafkaOptions) -> KafkaSu
 
 
 def damage_of(segment: Segment, found: KafkaSurvey) -> list[Damage]:
-    """A survey's findings as the waist tells them."""
+    """A survey's findings as `Damage`."""
     told = [
         Damage(segment.log_path, at, to - at, "unsound-tail" if tail else "bad-record", why, first, following)
         for at, to, why, first, following, tail, zeros in found.bad()
@@ -152,26 +150,29 @@ def _producers_by_scan(
 class Opener:
     """Opening for writing, step by step."""
 
-    def __init__(self, disk: Disk, directory: str, options: KafkaOptions, marks: Marks) -> None:
-        self.disk, self.directory, self.options, self.marks = disk, directory, options, marks
+    def __init__(self, disk: Disk, directory: str, options: KafkaOptions, known: Known) -> None:
+        self.disk, self.directory, self.options, self.known = disk, directory, options, known
         self.clean = self.fresh = False
         self.damage: list[Damage] = []
-        self.evidence = Evidence(max(marks.recovery_point, marks.high_watermark, marks.start))
+        self.evidence = Evidence(known.next)
         self.epochs = _epochs(disk, directory, self.damage)
         self.producers = KafkaProducers([])
 
     def open(self) -> Opened:
         """Recover, and leave the last segment open for appending."""
         settle_files(self.disk, self.directory)
-        self.segments = list_segments(self.disk, self.directory)
-        if not self.segments:
+        found = self.segments = list_segments(self.disk, self.directory)
+        if not found:
+            self.damage += self.known.lost(self.directory, found, self.known.start)
             self.segments = [Segment(self.evidence.next, self.directory, 0)]
             self.disk.open(self.segments[0].log_path, "write")
         last = self._scan()
         following = max(last + 1, self.segments[-1].base)
+        if found:
+            self.damage += self.known.lost(self.directory, self.segments, following, self.damage)
         writer = self._writer()
         opened = Opened(self.segments, self.producers, 0, following, writer=writer, damage=self.damage)
-        opened.start = max(self.marks.start, self.segments[0].base)
+        opened.start = max(self.known.start, self.segments[0].base)
         wanted = self.evidence.above(following)
         if wanted > following:
             self._leave_hole(opened, wanted)
@@ -190,7 +191,7 @@ class Opener:
         segments = self.segments
         first = len(segments)
         if not self.clean:
-            first = floor_of(segments, self.marks.recovery_point)
+            first = floor_of(segments, self.known.recovery_point)
         elif not self._clean_end():
             first = len(segments) - 1
         begin = self._load_producers(first) if first < len(segments) else first
@@ -242,7 +243,7 @@ class Opener:
         found = self._survey(segment, ceiling, with_producers)
         if found.bad() or found.repairs():
             self.damage += mend(self.disk, segment, found)
-            self.evidence.take(segment, found)
+            self.evidence.take(found)
             if with_producers:
                 self.producers = KafkaProducers(before)
             found = self._survey(segment, ceiling, with_producers)
@@ -275,7 +276,7 @@ class Opener:
         for ending, right in zip((INDEX, TIMES), found.index_data(), strict=True):
             path = segment.path(ending)
             entry = self.disk.entry(path)
-            if entry is None or entry[1] != len(right) or self.disk.read(path) != right:
+            if entry is None or entry.size != len(right) or self.disk.read(path) != right:
                 self.disk.replace_file(path, right)
 
     def _write_aborted(self, segment: Segment, found: KafkaSurvey) -> None:
@@ -283,7 +284,7 @@ class Opener:
         entry = self.disk.entry(path)
         if right and (entry is None or self.disk.read(path) != right):
             self.disk.replace_file(path, right)
-        elif not right and entry is not None and entry[1]:
+        elif not right and entry is not None and entry.size:
             self.disk.replace_file(path, b"")
 
     def _writer(self) -> KafkaWriter:
@@ -304,7 +305,7 @@ class Opener:
         """The entries of an index; the broker leaves zeros behind them when it is killed."""
         if self.disk.entry(path) is None:
             return b""
-        data = self.disk.read(path)
+        data = read_shortcut(self.disk, path, INDEX_BYTES_MAX, []) or b""
         data = data[: len(data) // width * width]
         while data and not any(data[-width:]):
             data = data[:-width]
@@ -333,9 +334,9 @@ class Opener:
 
 
 def open_for_writing(
-    disk: Disk, directory: str, options: KafkaOptions, marks: Marks, *, clean: bool, fresh: bool = False
+    disk: Disk, directory: str, options: KafkaOptions, known: Known, *, clean: bool, fresh: bool = False
 ) -> Opened:
     """Recover a partition and open it. The caller holds the volume's lock. `fresh`: it was made just now."""
-    opener = Opener(disk, directory, options, marks)
+    opener = Opener(disk, directory, options, known)
     opener.clean, opener.fresh = clean, fresh
     return opener.open()

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from headrace.errors import BadInput
-from headrace.layouts.room import Options
+from headrace.layouts.layout import Options
 
 NEVER = 2**63 - 1
 INT_MAX = 2**31 - 1

@@ -12,6 +12,7 @@ import struct
 
 from headrace.errors import Damaged, HeadraceError
 from headrace.layouts.kafka._kernels import Disk, kafka_crc32c
+from headrace.layouts.shortcuts import read_or_damaged
 
 ProducerState = tuple[int, int, int, int, int, int, int, int]
 Aborted = tuple[int, int, int, int]
@@ -70,6 +71,5 @@ def decode_aborted(path: str, data: bytes) -> list[Aborted]:
 
 def read_aborted(disk: Disk, path: str) -> list[Aborted]:
     """The aborted transactions of a segment; none without a file."""
-    if disk.entry(path) is None:
-        return []
-    return decode_aborted(path, disk.read(path, FILE_BYTES_MAX))
+    data = read_or_damaged(disk, path, FILE_BYTES_MAX, _REMEDY)
+    return [] if data is None else decode_aborted(path, data)

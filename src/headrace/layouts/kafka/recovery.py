@@ -11,6 +11,7 @@ old one's name, and indexes (which describe the old bytes) are gone before that.
 from __future__ import annotations
 
 from headrace.layouts.base import Damage
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.kafka._kernels import Disk, KafkaSurvey
 from headrace.layouts.kafka.names import (
     CLEANED,
@@ -23,32 +24,11 @@ from headrace.layouts.kafka.names import (
     SWAP,
     TIMES,
     TXN,
-    make_dirs,
     parse_file,
 )
 from headrace.layouts.kafka.segments import Segment, list_segments
 
 PIECE_BYTES = 4 << 20
-RECORD_BYTES_MIN = 7
-
-
-class Evidence:
-    """Which offsets may have been given out, by everything that says so."""
-
-    def __init__(self, least: int) -> None:
-        self.next = least
-
-    def take(self, segment: Segment, found: KafkaSurvey) -> None:
-        """What bad batches claim; for a tail that claims nothing, as many messages as it could hold."""
-        for at, to, _, _, following, tail, zeros in found.bad():
-            if following is not None:
-                self.next = max(self.next, following)
-            elif tail and not zeros:
-                self.next = max(self.next, found.last + 1 + (to - at) // RECORD_BYTES_MIN)
-
-    def above(self, following: int) -> int:
-        """The first offset that surely was not given out."""
-        return max(self.next, following)
 
 
 def settle_files(disk: Disk, directory: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.layouts.base import Damage, Predicate, ScanTask
 from headrace.layouts.kafka._kernels import Batch, KafkaReader
@@ -36,6 +36,11 @@ class SegmentTask(ScanTask):
     aborted: tuple[tuple[int, int, int], ...] = ()
     growing: bool = False
     """Somebody is writing at its end now."""
+
+    def own_column(self, name: str, batch: Batch) -> Any:
+        from headrace.layouts.kafka.own_columns import own_column
+
+        return own_column(self, name, batch)
 
     def batches(
         self, predicate: Predicate | None = None, damage: list[Damage] | None = None

@@ -12,8 +12,12 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headrace.errors import DiskFault
+from headrace.layouts.base import Damage
+from headrace.layouts.directories import misplaced_files
 from headrace.layouts.kafka._kernels import Disk, KafkaProducers, KafkaReader, KafkaSurvey, kafka_survey
 from headrace.layouts.kafka.names import (
+    ANY_LOG,
     CLEANED,
     DELETED,
     INDEX,
@@ -25,9 +29,11 @@ from headrace.layouts.kafka.names import (
 )
 from headrace.layouts.kafka.producer_files import Aborted, read_aborted
 from headrace.layouts.marks import Mark
+from headrace.layouts.shortcuts import is_there, problem_of, read_shortcut
 
 TIME_ENTRY = 12
 INDEX_ENTRY = 8
+INDEX_BYTES_MAX = 1 << 30
 
 
 @dataclass(slots=True)
@@ -55,6 +61,8 @@ class Segment:
     """".swap" while a cleaner's result waits to take its place (readers only)."""
     summary: Summary | None = None
     reader: KafkaReader | None = field(default=None, repr=False)
+    unused: list[Damage] = field(default_factory=lambda: [], repr=False)
+    """Indexes that are there and cannot be read."""
     damaged: bool = False
     """Damage was met in it, so its bytes and counts were taken with tolerance."""
 
@@ -76,7 +84,10 @@ class Segment:
         if self.reader is None:
             index, times = self.path(INDEX), self.path(TIMES)
             args = (disk, self.log_path, self.base, ceiling, topic, inflated_max)
-            if active or not self.has_index(disk):
+            if not active:
+                problems = (problem_of(disk, path, INDEX_BYTES_MAX) for path in (index, times))
+                self.unused = [problem for problem in problems if problem is not None]
+            if active or self.unused or not self.has_index(disk):
                 self.reader = KafkaReader(*args)
             else:
                 self.reader = KafkaReader(*args, index, times)
@@ -84,7 +95,7 @@ class Segment:
 
     def has_index(self, disk: Disk) -> bool:
         """Whether both indexes are there."""
-        return disk.entry(self.path(INDEX)) is not None and disk.entry(self.path(TIMES)) is not None
+        return is_there(disk, self.path(INDEX)) and is_there(disk, self.path(TIMES))
 
     def survey(
         self,
@@ -110,7 +121,7 @@ class Segment:
             None,
             deep,
             inflated_max,
-            disk.read(self.path(INDEX)) if disk.entry(self.path(INDEX)) is not None else None,
+            read_shortcut(disk, self.path(INDEX), INDEX_BYTES_MAX, []),
             limit,
         )
 
@@ -119,10 +130,13 @@ class Segment:
         if self.summary is not None:
             return self.summary.max_time_ms
         path = self.path(TIMES)
-        entry = disk.entry(path)
-        if entry is None or entry[1] < TIME_ENTRY:
+        try:
+            entry = disk.entry(path)
+            if entry is None or entry.size < TIME_ENTRY:
+                return None
+            last = disk.open(path).read_at(entry.size // TIME_ENTRY * TIME_ENTRY - TIME_ENTRY, TIME_ENTRY)
+        except DiskFault:
             return None
-        last = disk.open(path).read_at(entry[1] // TIME_ENTRY * TIME_ENTRY - TIME_ENTRY, TIME_ENTRY)
         time = int.from_bytes(last[:8], "big", signed=True)
         return time if time > 0 else None
 
@@ -133,9 +147,16 @@ class Segment:
 
 def summary_of(found: KafkaSurvey) -> Summary:
     """The counts of a survey that began at the segment's beginning."""
-    batches, messages, control, _ = found.counts()
-    first_time, largest, first_batch = found.times()
-    return Summary(messages, control, batches, found.first, found.last, first_time, largest, first_batch)
+    return Summary(
+        found.messages,
+        found.control_records,
+        found.batches,
+        found.first,
+        found.last,
+        found.first_time_ns,
+        found.max_time_ms,
+        found.first_batch_time_ms,
+    )
 
 
 def list_segments(disk: Disk, directory: str) -> list[Segment]:
@@ -149,6 +170,11 @@ def list_segments(disk: Disk, directory: str) -> list[Segment]:
         if suffix != SWAP or base not in logs:
             logs[base] = Segment(base, directory, length, suffix)
     return [logs[base] for base in sorted(logs)]
+
+
+def misplaced(disk: Disk, directory: str) -> list[Damage]:
+    """What is named as a segment and cannot be one."""
+    return misplaced_files(disk, directory, ANY_LOG, lambda name: parse_file(name) is not None, "segment")
 
 
 def durable_bytes(mark: Mark | None, base: int) -> int | None:

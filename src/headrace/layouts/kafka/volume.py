@@ -10,30 +10,32 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from headrace.errors import AlreadyExists, BadInput, Damaged, NotFound, ReadOnly, StoreClosed
+from headrace.errors import AlreadyExists, BadInput, Damaged, NotFound
 from headrace.layouts import posix_lock
-from headrace.layouts.base import Damage, Durability, Ticket, Volume
+from headrace.layouts.base import Damage, Durability, Ticket
+from headrace.layouts.directories import make_dirs
+from headrace.layouts.directory_volume import DirectoryVolume
 from headrace.layouts.kafka import checkpoints, creating, offsets
-from headrace.layouts.kafka._kernels import Disk, DiskLock
+from headrace.layouts.kafka._kernels import Disk
 from headrace.layouts.kafka.creating import OWN_OPTIONS
+from headrace.layouts.kafka.evidence import CHECKPOINT_SLOT, Known, checkpoint_sum, marks_before, read_sum
 from headrace.layouts.kafka.log import KafkaLog
-from headrace.layouts.kafka.names import has_segments, is_log_name, make_dirs, partition_dirs, split_name
-from headrace.layouts.kafka.opening import Marks, open_for_reading, open_for_writing
+from headrace.layouts.kafka.names import has_segments, is_log_name, partition_dirs, split_name
+from headrace.layouts.kafka.opening import open_for_reading, open_for_writing
 from headrace.layouts.kafka.options import KafkaOptions
-from headrace.layouts.marks import Mark, MarksBeside
-from headrace.layouts.marks import Marks as WriterMarks
+from headrace.layouts.kafka.readers import GroupReaders
+from headrace.layouts.marks import Mark, Marks, MarksBefore, MarksBeside
 from headrace.layouts.open_files import OpenFiles, SideBySide
 from headrace.layouts.places import disk_given
-from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
+from headrace.layouts.volume_parts import highest_marks
 
 OUR_LOCK = "headrace.lock"
 BROKER_LOCK = ".lock"
@@ -43,8 +45,8 @@ NS_PER_MS = 1_000_000
 LOG = logging.getLogger("headrace")
 
 
-class KafkaVolume(Volume):
-    """An opened log directory. Use `headrace.open`, or the room."""
+class KafkaVolume(DirectoryVolume):
+    """An opened log directory. Use `headrace.open`."""
 
     layout = "kafka"
 
@@ -61,37 +63,29 @@ class KafkaVolume(Volume):
         clock: Callable[[], int] = time.time_ns,
         maintenance: bool = True,
     ) -> None:
-        check_words(mode, durability)
+        super().__init__(mode, durability, clock)
         disk = disk_given(path, disk)
-        self.disk, self._real = disk or Disk.real(), disk is None
-        self.path, self._only = _root(self.disk, path)
+        self.path, self._only = _root(disk or Disk.real(), path)
+        self.disk, self._real = disk or Disk.real(self.path), disk is None
         self.options = (options or KafkaOptions()).checked()
-        self.durability: Durability = durability
-        self.read_only, self.clock = mode == "r", clock
         self._sync_every_ns = int(sync_interval_s * 1e9)
         self._logs: dict[str, KafkaLog] = {}
-        self._mutex, self._closed = threading.RLock(), False
-        self._lock: DiskLock | None = None
-        self._broker_lock: posix_lock.PosixLock | None = None
-        self._committer = SoonCommitter()
-        self._stop = threading.Event()
-        self._keeper: threading.Thread | None = None
-        self._damage: list[Damage] = []
         self._side_by_side = SideBySide(parallel=self._real)
         self.files = OpenFiles(self.options.open_logs_max, self._side_by_side)
+        self._committed: dict[tuple[str, str], offsets.Committed] | None = None
         self._known: tuple[float, list[dict[str, int]]] | None = None
         self.clean = False
         if not create and self.disk.entry(self.path) is None:
             raise NotFound(f"{self.path}: no such directory; create one with create=True")
-        self._durable: MarksBeside | WriterMarks = MarksBeside(self.disk, self.path)
+        self._durable: MarksBeside | Marks = MarksBeside(self.disk, self.path)
+        self._before: MarksBefore | None = None
         if self.read_only:
             self.clean = self.disk.entry(f"{self.path}/{checkpoints.CLEAN}") is not None
             return
         self._take(create)
         self._checkpointed_ns = self._retained_ns = clock()
         if maintenance:
-            self._keeper = threading.Thread(target=self._keep, name="headrace-kafka", daemon=True)
-            self._keeper.start()
+            self._start_upkeep()
 
     def _take(self, create: bool) -> None:
         """Lock; the marker of the last clean stop goes before anything is changed."""
@@ -108,22 +102,19 @@ class KafkaVolume(Volume):
                 self.clean = True
                 self.disk.remove_file(marker)
                 self.disk.sync_dir(self.path)
-            self._durable = WriterMarks(self.disk, self.path)
-            self._durable.begin()
+            self._before = marks_before(self.disk, self.path)
+            self._durable = Marks(self.disk, self.path)
+            self._durable.begin(self._before)
+            self._durable.publish(CHECKPOINT_SLOT, (read_sum(self.disk, self.path), 0, 1))
         except BaseException:
             self._release()
             raise
-
-    def _release(self) -> None:
-        if self._broker_lock is not None:
-            self._broker_lock.release()
-        if self._lock is not None:
-            self._lock.release()
 
     # Logs
 
     def logs(self) -> list[str]:
         """`<topic>-<partition>` of every partition, sorted by topic and number."""
+        self._check_open()
         found = [self._only] if self._only else list(partition_dirs(self.disk, self.path))
         return sorted(found, key=split_name)
 
@@ -132,21 +123,21 @@ class KafkaVolume(Volume):
         with self._mutex:
             self._check_open()
             if name not in self._logs:
-                if not self._exists(name):
+                if not is_log_name(name) or not self._exists(name):
                     known = ", ".join(self.logs()[:20]) or "none"
                     raise NotFound(f"{self.path}: no log {name!r}; there are: {known}")
-                self._logs[name] = self._open(name, self._marks(name), self.clean)
+                self._logs[name] = self._open(name, self.known(name), self.clean)
             return self._logs[name]
 
-    def _open(self, name: str, marks: Marks, clean: bool, fresh: bool = False) -> KafkaLog:
+    def _open(self, name: str, known: Known, clean: bool, fresh: bool = False) -> KafkaLog:
         directory = f"{self.path}/{name}"
         options = self._options_of(directory)
         if self.read_only:
             live = self.writer_pid() is not None
             durable = self.durable_mark(name)
-            opened = open_for_reading(self.disk, directory, options, marks, live=live, durable=durable)
+            opened = open_for_reading(self.disk, directory, options, known, live=live, durable=durable)
         else:
-            opened = open_for_writing(self.disk, directory, options, marks, clean=clean, fresh=fresh)
+            opened = open_for_writing(self.disk, directory, options, known, clean=clean, fresh=fresh)
         log = KafkaLog(
             self.disk,
             directory,
@@ -158,6 +149,7 @@ class KafkaVolume(Volume):
             clock=self.clock,
             files=self.files,
             marks=self._durable,
+            groups=partial(GroupReaders, self),
         )
         for finding in log.damage():
             LOG.warning("%s: %s at byte %d: %s", finding.file, finding.kind, finding.offset, finding.detail)
@@ -200,8 +192,7 @@ class KafkaVolume(Volume):
         """The same for many, which costs less than one by one: their syncs run side by side."""
         with self._mutex:
             self._check_open()
-            if self.read_only:
-                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            self._check_writable()
             own = _ours(options)
             merged = KafkaOptions.of(self._given() | own).checked()
             absent = [name for name in dict.fromkeys(names) if not self._exists(name)]
@@ -215,7 +206,7 @@ class KafkaVolume(Volume):
                     raise problems[0]
                 self.disk.sync_dir(self.path)
                 for name in absent:
-                    self._logs[name] = self._open(name, Marks(), clean=True, fresh=True)
+                    self._logs[name] = self._open(name, Known(), clean=True, fresh=True)
             logs = [self.open(name) for name in names]
             differing = [log.name for log in logs if log.options != merged]
             if differing:
@@ -227,7 +218,7 @@ class KafkaVolume(Volume):
         if self._only is not None and name != self._only:
             return False
         entry = self.disk.entry(f"{self.path}/{name}")
-        return entry is not None and entry[0] and is_log_name(name)
+        return entry is not None and entry.is_dir and is_log_name(name)
 
     def delete(self, name: str) -> None:
         """Rename the directory as the broker does (a crash leaves no half of it), then remove it."""
@@ -236,6 +227,8 @@ class KafkaVolume(Volume):
             log.check_writable()
             del self._logs[name]
             log.close()
+            if isinstance(self._durable, Marks):
+                self._durable.retract(name)
             leaving = f"{self.path}/{name[:200]}.{uuid.uuid4().hex}-delete"
             self.disk.rename(f"{self.path}/{name}", leaving)
             self.disk.sync_dir(self.path)
@@ -255,6 +248,12 @@ class KafkaVolume(Volume):
             LOG.warning("%s: %s", finding.file, finding.detail)
         return found
 
+    def committed_when_opened(self) -> dict[tuple[str, str], offsets.Committed]:
+        """The same; read once where the volume is only read."""
+        if self._committed is None or not self.read_only:
+            self._committed = self.committed()
+        return self._committed
+
     def cursors(self, name: str) -> offsets.KafkaCursors:
         """Where the groups stand that read a log, by the offsets they committed."""
         return offsets.KafkaCursors(name, self.committed())
@@ -263,8 +262,7 @@ class KafkaVolume(Volume):
         """Commit for a group: log → the next offset it is to be given. Durable when it returns."""
         with self._mutex:
             self._check_open()
-            if self.read_only:
-                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            self._check_writable()
             offsets.write_offsets(self, group, positions, metadata)
 
     # Checkpoints
@@ -279,12 +277,17 @@ class KafkaVolume(Volume):
                 self._damage.append(finding)
             return {}
 
-    def _marks(self, name: str) -> Marks:
-        """Read once for all logs: nobody else writes while we do, and for a reader a second ago is as good as now."""
+    def known(self, name: str) -> Known:
+        """What is said of a log. Read once for all: nobody else writes while we do, and for a reader a second ago is as
+        good as now."""
         now = time.monotonic()
         if self._known is None or (self.read_only and now - self._known[0] > MARKS_AGE_S):
             self._known = (now, [self._offsets(file) for file in checkpoints.CHECKPOINTS[:3]])
-        return Marks(*(max(file.get(name, 0), 0) for file in self._known[1]))
+            if self.read_only:
+                self._before = marks_before(self.disk, self.path)
+        synced = None if self._before is None else self._before.of(name)
+        point, watermark, start = (max(file.get(name, 0), 0) for file in self._known[1])
+        return Known(point, watermark, start, synced)
 
     def _forget(self, names: Sequence[str]) -> None:
         """Logs of these names begin anew: no checkpoint may say otherwise."""
@@ -293,7 +296,14 @@ class KafkaVolume(Volume):
             before = self._offsets(file)
             kept = {name: offset for name, offset in before.items() if name not in gone}
             if len(kept) < len(before):
-                checkpoints.write_offsets(self.disk, f"{self.path}/{file}", kept)
+                self._write_offsets(file, kept)
+
+    def _write_offsets(self, file: str, offsets: dict[str, int]) -> None:
+        """Our marks belong to the recovery points that are there now, and to those that come."""
+        if file == checkpoints.RECOVERY_POINT and isinstance(self._durable, Marks):
+            following = checkpoint_sum(checkpoints.offsets_text(offsets))
+            self._durable.publish(CHECKPOINT_SLOT, (read_sum(self.disk, self.path), following, 1))
+        checkpoints.write_offsets(self.disk, f"{self.path}/{file}", offsets)
 
     def write_checkpoints(self) -> None:
         """Recovery points and high watermarks of the open logs; the others' lines stay."""
@@ -302,12 +312,13 @@ class KafkaVolume(Volume):
         for file in (checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK):
             before = self._offsets(file)
             if before | points != before or self.disk.entry(f"{self.path}/{file}") is None:
-                checkpoints.write_offsets(self.disk, f"{self.path}/{file}", before | points)
+                self._write_offsets(file, before | points)
 
     # Durability
 
     def commit(self, tickets: Iterable[Ticket]) -> None:
         """Return when all tickets are acknowledged: on disk in mode `sync`, written in mode `interval`."""
+        self._check_open()
         waiting = [(self.open(name), mark) for name, mark in highest_marks(tickets).items()]
         if self.durability == "interval":
             for log, mark in waiting:
@@ -317,19 +328,13 @@ class KafkaVolume(Volume):
         if problems:
             raise problems[0]
 
-    def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
-        """The same off the caller's thread; tickets handed in while a sync runs share the next one."""
-        with self._mutex:
-            self._check_open()
-            return self._committer.submit(self.commit, tickets)
-
     # Life
 
     def writer_pid(self) -> int | None:
         """The process that has the directory open for writing."""
         held = self.disk.lock_holder(f"{self.path}/{OUR_LOCK}")
         if held is not None:
-            return held[0]
+            return held.pid
         return posix_lock.holder(f"{self.path}/{BROKER_LOCK}") if self._real else None
 
     def damage(self) -> list[Damage]:
@@ -352,32 +357,12 @@ class KafkaVolume(Volume):
             self._checkpointed_ns = now_ns
             self.write_checkpoints()
 
-    last_upkeep_error: Exception | None = None
+    @property
+    def _upkeep_every_s(self) -> float:
+        return TICK_S
 
-    def _keep(self) -> None:
-        while not self._stop.wait(TICK_S):
-            try:
-                self.tick(self.clock())
-            except Exception as error:  # the next tick tries again; commits report it to their callers
-                if str(error) != str(self.last_upkeep_error):
-                    LOG.warning("upkeep of %s: %s", self.path, error)
-                self.last_upkeep_error = error
-
-    def close(self) -> None:
-        """Clean stop of every log, checkpoints, and last the marker that says so; then the locks go."""
-        with self._mutex:
-            if self._closed:
-                return
-            self._stop.set()
-        if self._keeper is not None:
-            self._keeper.join()
-        self._committer.close()
-        with self._mutex:
-            self._closed = True
-            try:
-                self._stop_logs()
-            finally:
-                self._release()
+    def _upkeep(self) -> None:
+        self.tick(self.clock())
 
     def _stop_logs(self) -> None:
         # All are to be closed, whatever becomes of one.
@@ -392,10 +377,6 @@ class KafkaVolume(Volume):
         if self.clean or set(self._logs) >= set(partition_dirs(self.disk, self.path)):
             self.disk.replace_file(f"{self.path}/{checkpoints.CLEAN}", checkpoints.CLEAN_TEXT)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"{self.path} was closed; open it again")
-
 
 def _ours(options: dict[str, Any]) -> dict[str, Any]:
     """Options under their Python names."""
@@ -404,8 +385,9 @@ def _ours(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _root(disk: Disk, path: str) -> tuple[str, str | None]:
-    """(log directory, the one log to show or None)."""
+    """(log directory, the one log to show or None). A log has its directory's name, also behind a link."""
     path = path.rstrip("/") or "/"
     parent, _, name = path.rpartition("/")
-    is_partition = is_log_name(name) and disk.entry(path) is not None and has_segments(disk, path)
-    return (parent or ".", name) if is_partition else (path, None)
+    if is_log_name(name) and disk.entry(path) is not None and has_segments(disk, path):
+        return parent or ".", name
+    return path, None

@@ -1,4 +1,4 @@
-"""The one door from this room to the Rust core."""
+"""The one module of this package that calls the Rust core."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from headrace._core import (
     Disk,
     DiskFile,
     DiskLock,
+    StanEntry,
+    StanIndexSummary,
     StanSubs,
     stan_crc,
     stan_encode,
@@ -24,6 +26,8 @@ __all__ = [
     "Disk",
     "DiskFile",
     "DiskLock",
+    "StanEntry",
+    "StanIndexSummary",
     "StanSubs",
     "stan_crc",
     "stan_encode",

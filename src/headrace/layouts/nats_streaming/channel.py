@@ -8,6 +8,7 @@ limits       the oldest are dropped in memory; a slice's files go when all of it
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
@@ -15,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 
 from headrace.errors import BadInput, KeyNeeded, ReadOnly, StoreClosed
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.group_commit import GroupCommit
 from headrace.layouts.nats_streaming import front
 from headrace.layouts.nats_streaming._kernels import (
@@ -27,9 +29,10 @@ from headrace.layouts.nats_streaming._kernels import (
 from headrace.layouts.nats_streaming.home import Home
 from headrace.layouts.nats_streaming.limits import slice_limits
 from headrace.layouts.nats_streaming.marks import Mark
-from headrace.layouts.nats_streaming.names import HEAD, SUBS, make_dirs
+from headrace.layouts.nats_streaming.names import HEAD, SUBS
 from headrace.layouts.nats_streaming.opening import Opened
-from headrace.layouts.nats_streaming.scan_task import plan_slices
+from headrace.layouts.nats_streaming.readers import ChannelReaders
+from headrace.layouts.nats_streaming.scan_task import SliceTask, plan_slices
 from headrace.layouts.nats_streaming.seal import Sealing, channel_key
 from headrace.layouts.nats_streaming.slices import Slice, findings_to_damage
 from headrace.layouts.nats_streaming.subscriptions import Subscriptions
@@ -38,6 +41,7 @@ LOG = logging.getLogger("headrace")
 NO_LIMIT = (1 << 64) - 1
 DAMAGE_MAX = 10_000
 ROWS_AT_ONCE = 65_536
+_SLICE = re.compile(r"/msgs\.\d+\.dat$")
 
 
 class Channel(Log):
@@ -62,7 +66,7 @@ class Channel(Log):
         self._key = channel_key(home.key, name) if home.key else None
         self._sealing: Sealing | None = None
         self.group = GroupCommit(f"channel {name}", lambda: self.next, self._sync)
-        self.group.durable = self.next
+        self.group.raise_durable(self.next)
         self.subscriptions = Subscriptions(
             self.directory,
             opened.table,
@@ -81,6 +85,10 @@ class Channel(Log):
         """The last sequence that was given out."""
         return self.next - 1
 
+    @property
+    def readers(self) -> ChannelReaders:
+        return ChannelReaders(self)
+
     # Writing
 
     def append(self, batch: Batch, *, keep_positions: bool = False, lossy: bool = False) -> Ticket:
@@ -98,6 +106,10 @@ class Channel(Log):
             if not self.home.syncs:
                 front.enforce(self)
             return Ticket(self.name, first, self.next, self.next)
+
+    def append_copy(self, batch: Batch, *, keep_positions: bool = False) -> Ticket:
+        """The same; what has no place here is dropped."""
+        return self.append(batch, keep_positions=keep_positions, lossy=True)
 
     def _append_some(
         self, batch: Batch, start: int, now: int, keep_positions: bool, lossy: bool
@@ -181,7 +193,7 @@ class Channel(Log):
             Mark(
                 slice=last.number if last else self.next_number - 1,
                 data=last.data_end if last else 0,
-                records=entry[1] if entry else 0,
+                records=entry.size if entry else 0,
             )
         )
 
@@ -208,6 +220,7 @@ class Channel(Log):
             for found, _ in taken:
                 found.waiting = []
             self.subscriptions.flush()
+            end = self.end_mark()
         paths = [found.data_path for found in dirty]
         for path in paths:
             files.sync(path)
@@ -221,6 +234,13 @@ class Channel(Log):
             if directory in self.home.new_names:
                 self.home.disk.sync_dir(directory)
                 self.home.new_names.discard(directory)
+        if self.home.marks is not None:
+            self.home.marks.publish(self.name, end)
+
+    def end_mark(self) -> tuple[int, int, int]:
+        """(newest slice, bytes of it, last sequence)"""
+        newest = self.slices[-1] if self.slices else None
+        return (newest.number, newest.data_end, self.last) if newest is not None else (0, 0, self.last)
 
     # Reading
 
@@ -296,6 +316,7 @@ class Channel(Log):
     def state(self) -> LogState:
         """What the channel holds; bytes are counted as the product does, payload and 40 for each message."""
         with self.lock:
+            self._check_open()
             oldest = next((f for f in self.slices if f.count and f.last >= self.first), None)
             times = (oldest.first_time_ns, self.last_time_ns) if oldest and self.messages else (None, None)
             if oldest and self.messages and oldest.first != self.first:
@@ -326,8 +347,22 @@ class Channel(Log):
         """What was found unsound since the channel was opened."""
         return list(self._damage)
 
+    def unreachable_damage(self) -> list[Damage]:
+        """And slices in which nothing is left: none of the tasks reads them."""
+        found = super().unreachable_damage()
+        lost = [each for each in self.damage() if each.costs_messages and _SLICE.search(each.file)]
+        if lost:
+            read = {task.data_path for task in self.scan_tasks() if isinstance(task, SliceTask)}
+            found += [
+                each
+                for each in lost
+                if each.file not in read and (each.next_seq is None or each.next_seq > self.first)
+            ]
+        return found
+
     def scan_tasks(self, predicate: Predicate | None = None) -> list[ScanTask]:
         """One task per slice that may hold a match."""
+        self._check_open()
         return plan_slices(self, predicate or Predicate(), self._key)
 
     def batches(self, predicate: Predicate | None = None) -> Iterator[Batch]:
@@ -346,7 +381,7 @@ class Channel(Log):
             if len(batch):
                 yield batch
 
-    # The rest of the waist
+    # The rest of the interface
 
     def remove(self, positions: Sequence[int]) -> Ticket:
         """Not possible here: the files have no mark for a single message that is gone."""
@@ -397,7 +432,7 @@ class Channel(Log):
 def make_files(home: Home, directory: str, paths: list[str]) -> None:
     """New files with their heads. With syncs a name never stands for less than the whole head: the real server does
     not start over a file without one."""
-    make_dirs(home.disk, directory, home.syncs)
+    make_dirs(home.disk, directory, durable=home.syncs)
     for path in paths:
         file = home.disk.open(f"{path}.tmp" if home.syncs else path, "write")
         file.set_len(0)

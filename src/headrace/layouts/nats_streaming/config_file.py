@@ -16,26 +16,16 @@ is passed over, as the server does, and named in `passed_over`, so that a misspe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.errors import BadInput
+from headrace.layouts.layout import ServerConfig
 from headrace.layouts.nats_streaming.options import ALIASES, BLOCKS, FLAG_ONLY, StreamingOptions
 
 _STORE = {"st", "store_type", "store", "storetype"}
 _DIRECTORY = {"dir", "datastore"}
 _KNOWN = set(StreamingOptions.__struct_fields__) - FLAG_ONLY
 _REFUSED = FLAG_ONLY | {"truncate_bad_eof"}
-
-
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """What a configuration file says about the store."""
-
-    directory: str | None
-    options: StreamingOptions
-    passed_over: tuple[str, ...] = ()
-    """Keys of the streaming part that are not the store's."""
 
 
 def from_server_config(given: Mapping[str, Any]) -> ServerConfig:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.nats_streaming._kernels import stan_front
-from headrace.layouts.nats_streaming.names import make_dirs
 from headrace.layouts.nats_streaming.opening import FRONT
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def drop(channel: Channel, seq: int) -> int:
     """Everything below `seq` is gone, also after the next opening; returns how many messages went."""
     before = channel.messages
     home, path = channel.home, f"{channel.directory}/{FRONT}"
-    make_dirs(home.disk, path.rsplit("/", 1)[0], home.syncs)
+    make_dirs(home.disk, path.rsplit("/", 1)[0], durable=home.syncs)
     home.disk.replace_file(path, str(min(seq, channel.next)).encode())
     move(channel, below=min(seq, channel.next))
     return before - channel.messages

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.layouts.base import Durability
+from headrace.layouts.marks import Marks, MarksBefore
 from headrace.layouts.nats_streaming._kernels import Disk
 from headrace.layouts.nats_streaming.archive import Archiver
 from headrace.layouts.nats_streaming.descriptors import Descriptors
@@ -27,6 +28,10 @@ class Home:
     durability: Durability
     read_only: bool
     key: str | None = None
+    marks: Marks | None = None
+    """How far each channel is on disk: (newest slice, bytes of it, last sequence). None for readers."""
+    before: MarksBefore = field(default_factory=MarksBefore)
+    """The marks that the last writer left."""
     new_names: set[str] = field(default_factory=lambda: set())
     """Directories with names that are not synced yet (mode `interval`)."""
 

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from headrace.errors import Damaged, HeadraceError, KeyNeeded, NotFound
+from headrace.errors import Damaged, DiskFault, HeadraceError, KeyNeeded
 from headrace.layouts.base import Damage
+from headrace.layouts.layout import Progress
+from headrace.layouts.log_names import choose_logs
 from headrace.layouts.nats_streaming import advice
 from headrace.layouts.nats_streaming._kernels import Disk, stan_mend
 from headrace.layouts.nats_streaming.channel import Channel
@@ -28,9 +30,10 @@ from headrace.layouts.nats_streaming.names import (
 )
 from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.seal import SEALED_OVERHEAD
-from headrace.layouts.nats_streaming.slices import findings_to_damage
+from headrace.layouts.nats_streaming.slices import findings_to_damage, index_bytes_max
 from headrace.layouts.nats_streaming.volume import StreamingVolume
-from headrace.layouts.room import CursorRow, FileRow, LogView, Progress, VolumeView
+from headrace.layouts.report import FileRow, LogView, ReaderRow, VolumeView
+from headrace.layouts.shortcuts import is_there, problem_of
 
 PRODUCT = "NATS Streaming"
 VERSIONS = "nats-streaming-server 0.5 and later (checked against 0.25.6)"
@@ -39,7 +42,7 @@ _HEAD_BYTES = 4
 
 
 @dataclass(slots=True)
-class Look:
+class Inspection:
     """What was asked, and how far it is."""
 
     disk: Disk
@@ -59,7 +62,7 @@ class Look:
 
 
 def look(
-    ask: Look, log: str | None, *, quick: bool = False, full: bool = False, threads: int = 1
+    ask: Inspection, log: str | None, *, quick: bool = False, full: bool = False, threads: int = 1
 ) -> VolumeView:
     """The whole directory, or one channel of it."""
     # The check for a running server is only possible, and only meant, on the real disk.
@@ -67,27 +70,25 @@ def look(
     with volume:
         names = volume.logs()
         if log is not None:
-            if log not in names:
-                raise NotFound(f"{ask.path}: no channel {log!r}; there are: {', '.join(names) or 'none'}")
-            names = [log]
+            names = choose_logs(volume.layout, names, (log,), path=ask.path, kind="channel")
         view = VolumeView(ask.path, StreamingVolume.layout, PRODUCT, VERSIONS, [])
-        view.damage = volume.damage_of_root()
+        view.own_damage = volume.damage_of_root()
         _root(ask, volume, view)
         if full:
             ask.total = sum(_data_bytes(ask.disk, f"{ask.path}/{name}") for name in names)
         for name in names:
-            view.logs.append(_quick(ask, name) if quick else _channel(ask, volume, name, full, threads))
-        view.notes += _advice([*view.damage, *(d for one in view.logs for d in one.damage)])
+            view.log_views.append(_quick(ask, name) if quick else _channel(ask, volume, name, full, threads))
+        view.own_notes += _advice([*view.own_damage, *(d for one in view.log_views for d in one.damage)])
         return view
 
 
-def _root(ask: Look, volume: StreamingVolume, view: VolumeView) -> None:
+def _root(ask: Inspection, volume: StreamingVolume, view: VolumeView) -> None:
     info = volume.info
     if info is not None:
         view.details["cluster id"] = info.cluster_id
         if info.node_id:
             view.details["cluster node"] = info.node_id
-            view.notes.append(
+            view.own_notes.append(
                 f"node {info.node_id} of a cluster: clients and subscriptions are in its Raft log, not in these files"
             )
             for name, is_dir, _ in ask.disk.list(ask.path):
@@ -96,20 +97,20 @@ def _root(ask: Look, volume: StreamingVolume, view: VolumeView) -> None:
         view.details["publish subject"] = info.publish
         if volume.options.file_crc_poly != StreamingOptions().file_crc_poly:
             view.details["CRC polynomial"] = str(volume.options.file_crc_poly)
-    elif ask.disk.entry(f"{ask.path}/{SERVER}") is None:
-        view.notes.append(f"{SERVER} is missing: opening for writing makes it anew, channels are kept")
+    elif not is_there(ask.disk, f"{ask.path}/{SERVER}"):
+        view.own_notes.append(f"{SERVER} is missing: opening for writing makes it anew, channels are kept")
     view.details["clients"] = ", ".join(client.id for client in volume.clients.all()) or "none"
     for name in (SERVER, CLIENTS):
-        entry = ask.disk.entry(f"{ask.path}/{name}")
-        if entry is not None:
-            view.files.append(FileRow(f"{ask.path}/{name}", name, entry[1]))
+        path = f"{ask.path}/{name}"
+        if is_there(ask.disk, path):
+            view.files.append(FileRow(path, name, _size(ask.disk, path)))
     if ask.disk.entry(f"{ask.path}/{WITNESS}") is not None:
-        view.notes.append(
+        view.own_notes.append(
             "the last opening for writing was with file_truncate_bad_eof: files may have been cut"
         )
     holder = ask.disk.lock_holder(f"{ask.path}/{LOCK}")
     if holder is not None:
-        view.writer = f"process {holder[0]} ({holder[1]})"
+        view.writer = f"process {holder.pid} ({holder.note})"
     elif volume.served_by is not None:
         view.writer = f"nats-streaming-server (process {volume.served_by})"
     leftovers = [
@@ -118,10 +119,10 @@ def _root(ask: Look, volume: StreamingVolume, view: VolumeView) -> None:
         if not is_dir and name.startswith(("subs", CLIENTS)) and name != CLIENTS
     ]
     if leftovers:
-        view.notes.append(f"left by an interrupted compaction, not needed: {', '.join(leftovers)}")
+        view.own_notes.append(f"left by an interrupted compaction, not needed: {', '.join(leftovers)}")
 
 
-def _quick(ask: Look, name: str) -> LogView:
+def _quick(ask: Inspection, name: str) -> LogView:
     directory = f"{ask.path}/{name}"
     view = LogView(name, directory)
     numbers, _ = slice_numbers(ask.disk, directory)
@@ -133,7 +134,7 @@ def _quick(ask: Look, name: str) -> LogView:
     return view
 
 
-def _channel(ask: Look, volume: StreamingVolume, name: str, full: bool, threads: int) -> LogView:
+def _channel(ask: Inspection, volume: StreamingVolume, name: str, full: bool, threads: int) -> LogView:
     view = LogView(name, f"{ask.path}/{name}")
     try:
         channel = volume.open(name)
@@ -161,8 +162,13 @@ def _channel(ask: Look, volume: StreamingVolume, name: str, full: bool, threads:
         details = {"ack wait": f"{reader.ack_wait_s} s", "max in flight": str(reader.max_in_flight)}
         details |= {"closed": "yes"} if reader.is_closed else {}
         view.cursors.append(
-            CursorRow(
-                reader.name, reader.kind, reader.last_sent + 1, reader.floor, len(reader.pending), details
+            ReaderRow(
+                reader.name,
+                reader.kind,
+                reader.last_sent + 1,
+                reader.floor or None,
+                len(reader.pending),
+                details,
             )
         )
     if full:
@@ -179,7 +185,7 @@ def _channel(ask: Look, volume: StreamingVolume, name: str, full: bool, threads:
     return view
 
 
-def _verify(ask: Look, channel: Channel, view: LogView, live: bool, threads: int) -> None:
+def _verify(ask: Inspection, channel: Channel, view: LogView, live: bool, threads: int) -> None:
     """Every slice from its first byte to its last."""
     options = channel.home.options
 
@@ -187,11 +193,14 @@ def _verify(ask: Look, channel: Channel, view: LogView, live: bool, threads: int
         data = data_path(channel.directory, number)
         index = index_path(channel.directory, number)
         below = next((s.first for s in channel.slices if s.number > number and s.count), None)
-        known = ask.disk.open(index) if ask.disk.entry(index) is not None else None
-        _, _, _, _, findings, _, _ = stan_mend(
+        damage: list[Damage] = []
+        problem = problem_of(ask.disk, index, index_bytes_max(_size(ask.disk, data)))
+        known = ask.disk.open(index) if problem is None and is_there(ask.disk, index) else None
+        damage += [] if problem is None else [problem]
+        mended = stan_mend(
             ask.disk.open(data), known, channel.name, options.file_crc_poly, options.file_crc, None, below
         )
-        return findings_to_damage(data, index, findings), _size(ask.disk, data)
+        return [*damage, *findings_to_damage(data, index, mended.findings)], _size(ask.disk, data)
 
     rows = {row.file: row for row in view.files}
     numbers, _ = slice_numbers(ask.disk, channel.directory)
@@ -253,7 +262,11 @@ def _advice(found: list[Damage]) -> list[str]:
 
 
 def _size(disk: Disk, path: str) -> int:
-    return (disk.entry(path) or (False, 0))[1]
+    try:
+        entry = disk.entry(path)
+    except DiskFault:  # no file: whoever reads it says so
+        return 0
+    return entry.size if entry is not None else 0
 
 
 def _data_bytes(disk: Disk, directory: str) -> int:

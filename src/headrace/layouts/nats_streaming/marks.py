@@ -14,8 +14,9 @@ from __future__ import annotations
 import msgspec
 
 from headrace.errors import HeadraceError
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.nats_streaming._kernels import Disk
-from headrace.layouts.nats_streaming.names import SIDE, make_dirs
+from headrace.layouts.nats_streaming.names import SIDE
 
 _BYTES_MAX = 4096
 
@@ -59,7 +60,7 @@ class MarkFile:
         """Once per life, before the first write."""
         if self._written:
             return
-        make_dirs(self._disk, self.path.rsplit("/", 1)[0], self._durable)
+        make_dirs(self._disk, self.path.rsplit("/", 1)[0], durable=self._durable)
         text = msgspec.json.encode(mark)
         if self._durable:
             self._disk.replace_file(self.path, text)

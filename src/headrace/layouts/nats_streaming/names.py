@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.errors import BadInput
+from headrace.errors import BadInput, DiskFault
 from headrace.layouts.nats_streaming._kernels import Disk
 
 SERVER = "server.dat"
@@ -74,6 +74,11 @@ def slice_numbers(disk: Disk, directory: str) -> tuple[list[int], list[str]]:
     return sorted(numbers), wrong
 
 
+def misplaced(disk: Disk, directory: str) -> list[str]:
+    """Directories where the messages of a slice should be."""
+    return [name for name, is_dir, _ in disk.list(directory) if is_dir and _SLICE.match(name)]
+
+
 def data_path(directory: str, number: int) -> str:
     """The messages of a slice."""
     return f"{directory}/msgs.{number}.dat"
@@ -84,22 +89,21 @@ def index_path(directory: str, number: int) -> str:
     return f"{directory}/msgs.{number}.idx"
 
 
-def make_dirs(disk: Disk, path: str, durable: bool) -> None:
-    """Create a directory; with `durable` every new name on the way is synced."""
-    for made in disk.create_dir_all(path):
-        if durable:
-            disk.sync_dir(made.rsplit("/", 1)[0] or "/")
+def _begins_right(disk: Disk, path: str) -> bool:
+    try:
+        return disk.entry(path) is not None and disk.open(path).read_at(0, len(HEAD)) == HEAD
+    except DiskFault:
+        return False
 
 
 def looks_like_streaming(disk: Disk, path: str) -> bool:
     """Whether a directory holds a NATS Streaming file store: its two files, or channels that lost them."""
     root = path.rstrip("/") or "/"
     entry = disk.entry(root)
-    if entry is None or not entry[0]:
+    if entry is None or not entry.is_dir:
         return False
     for name in (SERVER, CLIENTS):
-        path = f"{root}/{name}"
-        if (found := disk.entry(path)) is not None and not found[0] and disk.open(path).read_at(0, 4) == HEAD:
+        if _begins_right(disk, f"{root}/{name}"):
             return True
     return any(
         disk.entry(f"{root}/{name}/{SUBS}") is not None and bool(slice_numbers(disk, f"{root}/{name}")[0])

@@ -1,25 +1,30 @@
 """A channel's directory, recovered: slices in order, subscriptions, the next sequence.
 
 The next sequence is above everything that any evidence shows: messages, index entries, sequences in unsound bytes,
-what subscribers were sent. A sequence that may have been acknowledged is never given out again.
+what subscribers were sent, what a writer of ours had synced. A sequence that may have been acknowledged is never given
+out again. What was synced and is not there is reported; so is a slice that is missing between others, for slices go
+from the front only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from headrace.errors import Damaged, HeadraceError
 from headrace.layouts.base import Damage
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.nats_streaming._kernels import StanSubs
 from headrace.layouts.nats_streaming.home import Home
 from headrace.layouts.nats_streaming.marks import Mark, MarkFile, of_channel
-from headrace.layouts.nats_streaming.names import SIDE, SUBS, data_path, make_dirs, slice_numbers
+from headrace.layouts.nats_streaming.names import SIDE, SUBS, data_path, misplaced, slice_numbers
 from headrace.layouts.nats_streaming.recovery import Recovery
 from headrace.layouts.nats_streaming.slices import Slice, open_slice
 from headrace.layouts.nats_streaming.subscriptions import TYPES, Subscriptions
 from headrace.layouts.places import may_pass
 
 SEQUENCE_MAX = 1 << 62
+LOST_LISTED_MAX = 1000
 FRONT = f"{SIDE}/front"
 """The first sequence after `drop_front`."""
 USED = f"{SIDE}/used"
@@ -63,15 +68,21 @@ def open_channel(home: Home, name: str, torn: Mark | None = None, *, live_writer
                 "move the file out of the channel's directory",
             )  # fmt: skip
         how.note(f"{directory}/{file}", 0, 0, "metadata", f"message log has an invalid name: {file}")
+    for file in misplaced(home.disk, directory):
+        detail = "a directory stands where a slice should be; its messages are not there"
+        how.note(f"{directory}/{file}", 0, 0, "missing", detail)
     slices, highest = _slices(how, home, name, numbers, mark)
     data = how.read_records(f"{directory}/{SUBS}", TYPES, mark)
     table = Subscriptions.load(how, f"{directory}/{SUBS}", data)
     last = max((found.last for found in slices), default=0)
-    evidence = max((v for v in (highest, table.totals()[3]) if v < SEQUENCE_MAX), default=0)
-    used = max(evidence, _number(home, directory, USED))
+    evidence = max((v for v in (highest, table.highest_seq) if v < SEQUENCE_MAX), default=0)
+    given = _number(home, directory, USED)
+    if not live_writer:
+        evidence = max(evidence, _note_lost(how, home, name, numbers, max(last, highest, given)))
+    used = max(evidence, given)
     if evidence > last and used == evidence and how.writing:
         # What shows it may be cut or compacted away later.
-        make_dirs(home.disk, f"{directory}/{SIDE}", True)
+        make_dirs(home.disk, f"{directory}/{SIDE}")
         home.disk.replace_file(f"{directory}/{USED}", str(used).encode())
     last = max(last, used)
     return Opened(
@@ -84,6 +95,26 @@ def open_channel(home: Home, name: str, torn: Mark | None = None, *, live_writer
         mark_file=mark_file,
         damage=how.damage,
     )
+
+
+def _note_lost(how: Recovery, home: Home, name: str, numbers: list[int], last: int) -> int:
+    """Report slices that should be there; returns the last sequence that is known to have been synced."""
+    directory = home.directory(name)
+    for before, after in pairwise(numbers):
+        for number in range(before + 1, min(after, before + 1 + LOST_LISTED_MAX)):
+            detail = f"the slice is not there, though older ones than {number} are"
+            how.note(data_path(directory, number), 0, 0, "missing", detail)
+    mark = home.before.of(name)
+    # A channel that another server has made anew has nothing of ours in its directory.
+    if mark is None or home.disk.entry(f"{directory}/{SIDE}") is None:
+        return 0
+    number, size, synced = mark
+    if synced > last:
+        path = data_path(directory, number)
+        there = "cut short" if number in numbers else "the slice is not there"
+        detail = f"{there}; {size} bytes of it were synced, up to sequence {synced}"
+        how.note(path, 0, 0, "missing", detail, (last + 1, synced + 1))
+    return synced
 
 
 def _slices(

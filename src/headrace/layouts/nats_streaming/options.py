@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self, cast
 from msgspec import Meta, field
 
 from headrace.errors import BadInput
-from headrace.layouts.room import Options
+from headrace.layouts.layout import Options
 from headrace.units import parse_duration_ns
 
 _SIZE = re.compile(r"^(\d+)\s*([a-zA-Z]*)$")

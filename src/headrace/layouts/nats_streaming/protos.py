@@ -7,30 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
-
-def put_varint(value: int) -> bytes:
-    """Base 128, low group first; a negative number as its 64-bit two's complement."""
-    rest, out = value & 0xFFFF_FFFF_FFFF_FFFF, bytearray()
-    while rest >= 0x80:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-def get_varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, where it ends); ValueError when the bytes end before."""
-    value = shift = 0
-    while shift < 64:
-        if at >= len(data):
-            raise ValueError("a number is cut short")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at
-        shift += 7
-    raise ValueError("a number is too long")
+from headrace.layouts.varint import MASK64, get_uvarint, put_uvarint
 
 
 def split_fields(data: bytes) -> dict[int, int | bytes]:
@@ -38,16 +15,16 @@ def split_fields(data: bytes) -> dict[int, int | bytes]:
     found: dict[int, int | bytes] = {}
     at = 0
     while at < len(data):
-        tag, at = get_varint(data, at)
+        tag, at = get_uvarint(data, at)
         number, wire = tag >> 3, tag & 7
         if number == 0 or wire not in (0, 1, 2, 5):
             raise ValueError(f"illegal wireType {wire}")
         if wire == 0:
-            found[number], at = get_varint(data, at)
+            found[number], at = get_uvarint(data, at)
             continue
         size = {1: 8, 5: 4}.get(wire, 0)
         if wire == 2:
-            size, at = get_varint(data, at)
+            size, at = get_uvarint(data, at)
         if at + size > len(data):
             raise ValueError("a field is cut short")
         if wire == 2:
@@ -64,17 +41,20 @@ class Proto:
 
     def encode(self) -> bytes:
         """The bytes, as the real server writes them."""
-        out: list[bytes] = []
+        out = bytearray()
         for name, number in self.numbers.items():
             value = getattr(self, name)
             if not value:
                 continue
             if isinstance(value, (bool, int)):
-                out += [put_varint(number << 3), put_varint(int(value))]
+                put_uvarint(out, number << 3)
+                put_uvarint(out, int(value) & MASK64)
             else:
                 raw: bytes = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-                out += [put_varint(number << 3 | 2), put_varint(len(raw)), raw]
-        return b"".join(out)
+                put_uvarint(out, number << 3 | 2)
+                put_uvarint(out, len(raw))
+                out += raw
+        return bytes(out)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

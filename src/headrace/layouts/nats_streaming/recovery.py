@@ -14,12 +14,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from headrace.errors import Damaged, HeadraceError
+from headrace.errors import Damaged, DiskFault, HeadraceError
 from headrace.layouts.base import Damage
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.nats_streaming import advice
 from headrace.layouts.nats_streaming._kernels import Disk, stan_frame, stan_frames
 from headrace.layouts.nats_streaming.marks import Mark
-from headrace.layouts.nats_streaming.names import HEAD, SIDE, WITNESS, make_dirs
+from headrace.layouts.nats_streaming.names import HEAD, SIDE, WITNESS
+from headrace.layouts.places import may_pass
+from headrace.layouts.shortcuts import is_there, unreadable
 
 LOG = logging.getLogger("headrace")
 SMALL_FILE_BYTES_MAX = 1 << 30
@@ -67,7 +70,7 @@ class Recovery:
         """Copy bytes of a file to a side file and sync it; returns its path."""
         directory, name = path.rsplit("/", 1)
         place = f"{directory}/{SIDE}.{name}" if directory == self.root else f"{directory}/{SIDE}/{name}"
-        make_dirs(self.disk, place.rsplit("/", 1)[0], True)
+        make_dirs(self.disk, place.rsplit("/", 1)[0])
         target, turn = f"{place}.cut-{offset}", 1
         while self.disk.entry(target) is not None:
             turn += 1
@@ -136,11 +139,17 @@ class Recovery:
 
     def read_records(self, path: str, types: int, mark: Mark | None) -> bytes:
         """The sound content of a typed file, cut or healed before if that is what was asked."""
-        if self.disk.entry(path) is None:
+        if not is_there(self.disk, path):
             if self.writing:
                 self.disk.replace_file(path, HEAD)
             return HEAD
-        data = self.disk.read(path, SMALL_FILE_BYTES_MAX)
+        try:
+            data = self.disk.read(path, SMALL_FILE_BYTES_MAX)
+        except DiskFault as problem:
+            if self.writing or may_pass(problem, path):
+                raise
+            self.damage.append(unreadable(path, problem, "metadata"))
+            return HEAD
         if not self.check_head(path, len(data)):
             return HEAD
         _, problems, sound_end = stan_frames(data, types, self.poly, self.strict, not self.writing)

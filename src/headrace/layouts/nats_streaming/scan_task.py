@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import KeyNeeded
 from headrace.layouts.base import Damage, Predicate, ScanTask
@@ -40,6 +40,13 @@ class SliceTask(ScanTask):
     """The index file cannot be used: it is made from the data, in memory."""
     key: bytes | None = field(default=None, repr=False)
 
+    def own_column(self, name: str, batch: Batch) -> Any:
+        from headrace.layouts.own_columns import header, same
+
+        if name == "channel":
+            return same(self.log, batch)
+        return header("Nats-Streaming-Reply", batch) if name == "reply" else None
+
     def batches(
         self, predicate: Predicate | None = None, damage: list[Damage] | None = None
     ) -> Iterator[Batch]:
@@ -48,15 +55,17 @@ class SliceTask(ScanTask):
         data = disk.open(self.data_path)
         if self.mended:
             known = disk.open(self.index_path) if disk.entry(self.index_path) else None
-            index = memory_file(stan_mend(data, known, self.log, self.poly, self.strict, None, self.next)[0])
+            index = memory_file(
+                stan_mend(data, known, self.log, self.poly, self.strict, None, self.next).index
+            )
         else:
             index = disk.open(self.index_path)
-        count, first_entry, *_ = stan_index(index, self.poly, self.strict)
+        known_index = stan_index(index, self.poly, self.strict)
         position = max(self.first, want.first or 0)
         below = min(self.next, want.next) if want.next is not None else self.next
         while position < below:
             batch, reached, findings, not_opened = stan_read(
-                data, index, count, first_entry[0], position, below, ROWS_AT_ONCE, BYTES_AT_ONCE,
+                data, index, known_index.count, known_index.first.sequence, position, below, ROWS_AT_ONCE, BYTES_AT_ONCE,
                 self.poly, self.strict, self.key,
             )  # fmt: skip
             if damage is not None:
@@ -105,23 +114,25 @@ def plan_slices(channel: Channel, want: Predicate, key: bytes | None) -> list[Sc
 
 def lone_slice(channel: str, data_path: str, index_path: str, key: str | None) -> SliceTask | None:
     """A slice that its server has given up, by its two files (`.bak`); None when it holds nothing."""
-    disk, root = Disk.real(), str(Path(data_path).absolute().parent.parent)
+    root = str(Path(data_path).absolute().parent.parent)
+    disk = Disk.real(root)
     poly, secret = find_poly(disk, root, StreamingOptions().file_crc_poly), key_text(key or "")
     data, index = disk.open(data_path), disk.open(index_path)
-    count, first, last, _, _, problem, _ = stan_index(index, poly, True)
-    if problem is not None:
-        index = memory_file(stan_mend(data, index, channel, poly, True, None, None)[0])
-        count, first, last, *_ = stan_index(index, poly, True)
-    if not count:
+    found = stan_index(index, poly, True)
+    mended = found.problem is not None
+    if mended:
+        index = memory_file(stan_mend(data, index, channel, poly, True, None, None).index)
+        found = stan_index(index, poly, True)
+    if not found.count:
         return None
     return SliceTask(
         log=channel,
         data_path=data_path,
         index_path=index_path,
-        first=first[0],
-        next=last[0] + 1,
+        first=found.first.sequence,
+        next=found.last.sequence + 1,
         size_bytes=len(data),
         poly=poly,
-        mended=problem is not None,
+        mended=mended,
         key=channel_key(secret, channel) if secret else None,
     )

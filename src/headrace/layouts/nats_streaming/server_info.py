@@ -10,6 +10,7 @@ from headrace.layouts.nats_streaming._kernels import Disk, stan_frame, stan_fram
 from headrace.layouts.nats_streaming.names import HEAD, SERVER
 from headrace.layouts.nats_streaming.protos import ServerInfo
 from headrace.layouts.nats_streaming.recovery import Recovery
+from headrace.layouts.shortcuts import read_or_damaged
 
 LOG = logging.getLogger("headrace")
 _BYTES_MAX = 1 << 20
@@ -21,9 +22,9 @@ USUAL_POLYS = (0xEDB8_8320, 0x82F6_3B78, 0xEB31_D82E)
 def read_info(disk: Disk, root: str, poly: int, strict: bool = True) -> ServerInfo | None:
     """What server.dat says; None when it is missing or has only its head. Damaged otherwise."""
     path = f"{root}/{SERVER}"
-    if disk.entry(path) is None:
+    data = read_or_damaged(disk, path, _BYTES_MAX, "move it away: readers do without it")
+    if data is None:
         return None
-    data = disk.read(path, _BYTES_MAX)
     if data[:4] != HEAD:
         seen = (
             "unable to verify file version: EOF"

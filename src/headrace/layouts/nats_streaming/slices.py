@@ -9,20 +9,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace.errors import DiskFault
 from headrace.layouts.base import Damage
 from headrace.layouts.nats_streaming import advice
-from headrace.layouts.nats_streaming._kernels import Disk, DiskFile, stan_index, stan_mend, stan_read
+from headrace.layouts.nats_streaming._kernels import (
+    Disk,
+    DiskFile,
+    StanEntry,
+    StanIndexSummary,
+    stan_index,
+    stan_mend,
+    stan_read,
+)
 from headrace.layouts.nats_streaming.marks import Mark
 from headrace.layouts.nats_streaming.names import HEAD, data_path, index_path
 from headrace.layouts.nats_streaming.recovery import Recovery
+from headrace.layouts.places import may_pass
+from headrace.layouts.shortcuts import is_there, unreadable
 
 FRAME_BYTES = 8
+ENTRY_BYTES = 32
+_AHEAD_MAX = 1 << 20
 _PIECE = 1 << 20
 Finding = tuple[bool, str, int, int, int | None, int | None, str]
-Entry = tuple[int, int, int, int]
-"""(sequence, offset, time, payload size)"""
-Summary = tuple[int, Entry, Entry, int, int, str | None, bool]
-"""(entries, first, last, counted bytes, sound bytes, problem, padded)"""
 
 
 @dataclass(slots=True)
@@ -77,43 +86,60 @@ def open_slice(
     """(the slice, the highest sequence that anything in it shows). Damaged when writing must stop. `below` is the first
     sequence of the next slice."""
     made = Slice(number, directory)
-    data_size = (how.disk.entry(made.data_path) or (False, 0))[1]
-    index = _index_file(how, made)
+    entry = how.disk.entry(made.data_path)
+    data_size = entry.size if entry is not None else 0
+    index = _index_file(how, made, data_size)
     summary = stan_index(index, how.poly, how.strict) if index is not None else None
     if data_size < len(HEAD):
         # Nobody could have been promised anything in it, unless the index says so.
-        if how.writing and summary is not None and summary[0]:
+        if how.writing and summary is not None and summary.count:
             raise how.stop(made.data_path, 0, "unable to verify file version: EOF", typed=False)
         how.check_head(made.data_path, data_size)
-        if summary is None or not summary[0]:
+        if summary is None or not summary.count:
             if how.writing and index is None:
                 how.disk.replace_file(made.index_path, HEAD)
             return made, 0
     else:
         how.check_head(made.data_path, data_size)
-    growing = how.live_writer and summary is not None and summary[5] == "unexpected EOF"
-    if summary is not None and index is not None and summary[0] and (growing or not summary[5]):
-        count, first, last, counted, _, _, _ = summary
-        end = _end(last)
+    growing = how.live_writer and summary is not None and summary.problem == "unexpected EOF"
+    if summary is not None and index is not None and summary.count and (growing or not summary.problem):
+        end = _end(summary.last)
         if (data_size == end or (how.live_writer and data_size > end)) and _last_is_sound(
             how, made, index, summary
         ):
-            made.count = made.indexed = count
-            made.first, made.last, made.counted, made.data_end = first[0], last[0], counted, end
-            made.first_time_ns, made.last_time_ns = first[2], last[2]
-            return made, last[0]
-    elif data_size == len(HEAD) and (summary is None or not (summary[0] or summary[5])):
+            made.count = made.indexed = summary.count
+            _set_bounds(made, summary.first, summary.last)
+            made.counted, made.data_end = summary.counted_bytes, end
+            return made, summary.last.sequence
+    elif data_size == len(HEAD) and (summary is None or not (summary.count or summary.problem)):
         if how.writing and index is None:
             how.disk.replace_file(made.index_path, HEAD)
         return made, 0
     return _mend(how, made, index, channel, mark, summary, below)
 
 
-def _index_file(how: Recovery, made: Slice) -> DiskFile | None:
+def index_bytes_max(data_size: int) -> int:
+    """What a slice's index can have at most; a writer may be ahead with the messages of a moment."""
+    return len(HEAD) + ENTRY_BYTES * (data_size // FRAME_BYTES + _AHEAD_MAX)
+
+
+def _index_file(how: Recovery, made: Slice, data_size: int) -> DiskFile | None:
     """The index, if it is there and begins as an index; any other one is made anew."""
-    if how.disk.entry(made.index_path) is None:
+    if not is_there(how.disk, made.index_path):
         return None
-    file = how.disk.open(made.index_path)
+    try:
+        file = how.disk.open(made.index_path)
+    except DiskFault as problem:
+        if may_pass(problem, made.index_path):
+            raise
+        how.damage.append(unreadable(made.index_path, problem))
+        return None
+    if len(file) > index_bytes_max(data_size):
+        detail = (
+            f"{len(file)} bytes are more than {data_size} bytes of messages can have entries; it is made anew"
+        )
+        how.note(made.index_path, 0, len(file), "index", detail)
+        return None
     head = file.read_at(0, len(HEAD))
     if head == HEAD:
         return file
@@ -123,8 +149,8 @@ def _index_file(how: Recovery, made: Slice) -> DiskFile | None:
     return None
 
 
-def _last_is_sound(how: Recovery, made: Slice, index: DiskFile, summary: Summary) -> bool:
-    count, sequence = summary[0], summary[2][0]
+def _last_is_sound(how: Recovery, made: Slice, index: DiskFile, summary: StanIndexSummary) -> bool:
+    count, sequence = summary.count, summary.last.sequence
     data = how.disk.open(made.data_path)
     batch, _, findings, _ = stan_read(
         data, index, count, sequence - count + 1, sequence, sequence + 1, 1, 1, how.poly, how.strict, None
@@ -138,16 +164,14 @@ def _mend(
     index: DiskFile | None,
     channel: str,
     mark: Mark | None,
-    summary: Summary | None,
+    summary: StanIndexSummary | None,
     below: int | None,
     cut_at: int | None = None,
 ) -> tuple[Slice, int]:
     data = how.disk.open(made.data_path)
-    image, counts, first, last, findings, sound_end, differs = stan_mend(
-        data, index, channel, how.poly, how.strict, cut_at, below
-    )
-    count, counted, taken_in, highest = counts
-    if index is None and how.disk.entry(made.index_path) is None:
+    mended = stan_mend(data, index, channel, how.poly, how.strict, cut_at, below)
+    findings, sound_end, highest = mended.findings, mended.sound_end, mended.highest_seq
+    if index is None and not is_there(how.disk, made.index_path):
         how.note(made.index_path, 0, 0, "index", "the index is missing; it is made from the data file")
     for in_index, kind, offset, _, _, _, detail in findings if how.writing else []:
         torn = mark is not None and not mark.covers(made.number, offset)
@@ -160,24 +184,29 @@ def _mend(
             return made, max(highest, again)
         raise how.stop(made.data_path, offset, detail, typed=False)
     how.damage += findings_to_damage(made.data_path, made.index_path, findings)
-    if differs and how.writing:
-        if taken_in:
-            vouched = _end(summary[2]) if summary is not None and summary[0] else len(HEAD)
+    if mended.differs and how.writing:
+        if mended.taken_in:
+            vouched = _end(summary.last) if summary is not None and summary.count else len(HEAD)
             _write_again(how.disk, made.data_path, min(vouched, sound_end), sound_end)
-        how.disk.replace_file(made.index_path, image)
-    elif differs:
-        made.index = memory_file(image)
+        how.disk.replace_file(made.index_path, mended.index)
+    elif mended.differs:
+        made.index = memory_file(mended.index)
     made.ended = any(not in_index and offset >= sound_end for in_index, _, offset, *_ in findings)
-    if first is None or last is None:
+    if mended.first is None or mended.last is None:
         return made, highest
-    made.count = made.indexed = count
-    made.first, made.last, made.counted, made.data_end = first[0], last[0], counted, sound_end
-    made.first_time_ns, made.last_time_ns = first[2], last[2]
-    return made, max(highest, last[0])
+    made.count = made.indexed = mended.count
+    _set_bounds(made, mended.first, mended.last)
+    made.counted, made.data_end = mended.counted_bytes, sound_end
+    return made, max(highest, mended.last.sequence)
 
 
-def _end(entry: Entry) -> int:
-    return entry[1] + FRAME_BYTES + entry[3]
+def _set_bounds(made: Slice, first: StanEntry, last: StanEntry) -> None:
+    made.first, made.last = first.sequence, last.sequence
+    made.first_time_ns, made.last_time_ns = first.time_ns, last.time_ns
+
+
+def _end(entry: StanEntry) -> int:
+    return entry.offset + FRAME_BYTES + entry.size
 
 
 def _ends_inside(data: DiskFile, offset: int) -> bool:

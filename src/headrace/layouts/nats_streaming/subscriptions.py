@@ -127,8 +127,8 @@ class Subscriptions(Cursors):
         found = self._table.get(id)
         if found is None:
             raise NotFound(f"{self.path}: no subscription {id}")
-        state = SubState.decode(found[0])
-        return Subscription(state, found[1], tuple(self._table.pending(id)))
+        state = SubState.decode(found.state)
+        return Subscription(state, found.last_sent, tuple(self._table.pending(id)))
 
     def subscriptions(self) -> list[Subscription]:
         """Every subscription that is not deleted, by number."""
@@ -169,7 +169,7 @@ class Subscriptions(Cursors):
     @property
     def highest(self) -> int:
         """The highest sequence that any record names."""
-        return self._table.totals()[3]
+        return self._table.highest_seq
 
     # Writing
 
@@ -179,7 +179,7 @@ class Subscriptions(Cursors):
             if self.max_subs and len(self) >= self.max_subs:
                 # The real server leaves such a record behind; its readers expect it, ours need it not.
                 raise StoreFull(TOO_MANY)
-            id = self._table.totals()[0] + 1
+            id = self._table.highest_id + 1
             made = state.with_(id=id)
             self._write(self._table.put(NEW, id, made.encode(), made.last_sent))
             self.flush()
@@ -257,9 +257,9 @@ class Subscriptions(Cursors):
                 self.flush()
 
     def _maybe_compact(self) -> None:
-        options, (_, records, void, _) = self._options, self._table.totals()
+        options, table = self._options, self._table
         size = self._size - len(HEAD) + self._buffered
-        worn = void * 100 // records if records else 100
+        worn = table.void_records * 100 // table.records if table.records else 100
         soon = (
             self._compacted_at is not None
             and self._now_s() - self._compacted_at < options.file_compact_interval

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from typing import TYPE_CHECKING
 
 from headrace.layouts.nats_streaming import front
@@ -40,35 +38,6 @@ def tick(volume: StreamingVolume) -> None:
                 volume.delete(channel.name)
                 LOG.info('Channel "%s" has been deleted', channel.name)
     volume.home.files.close_idle(IDLE_S)
-
-
-class Keeper:
-    """The thread that calls `tick` about once a second and syncs every `file_auto_sync`."""
-
-    def __init__(self, volume: StreamingVolume) -> None:
-        self._volume, self._stop = volume, threading.Event()
-        self._last_error = ""
-        self._thread = threading.Thread(target=self._run, name="headrace-streaming-upkeep", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        every = self._volume.options.file_auto_sync / 1e9
-        synced = time.monotonic()
-        while not self._stop.wait(TICK_S):
-            try:
-                tick(self._volume)
-                if every > 0 and time.monotonic() - synced >= every:
-                    synced = time.monotonic()
-                    sync_all(self._volume)
-            except Exception as error:  # the next round tries again; commits tell it to their callers
-                if str(error) != self._last_error:
-                    LOG.warning("upkeep of %s: %s", self._volume.path, error)
-                self._last_error = str(error)
-
-    def stop(self) -> None:
-        """End it and wait."""
-        self._stop.set()
-        self._thread.join()
 
 
 def sync_all(volume: StreamingVolume) -> None:

@@ -10,10 +10,9 @@ The directory is used as it was given: the archive script gets its name.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -26,12 +25,14 @@ from headrace.errors import (
     HeadraceError,
     NotFound,
     ReadOnly,
-    StoreClosed,
     StoreFull,
 )
-from headrace.layouts.base import Damage, Durability, Ticket, Volume
+from headrace.layouts.base import Damage, Durability
+from headrace.layouts.directories import make_dirs
+from headrace.layouts.directory_volume import DirectoryVolume
+from headrace.layouts.marks import Marks, MarksBefore
 from headrace.layouts.nats_streaming import foreign, upkeep
-from headrace.layouts.nats_streaming._kernels import Disk, DiskLock
+from headrace.layouts.nats_streaming._kernels import Disk
 from headrace.layouts.nats_streaming.archive import Archiver, Runner, run_script
 from headrace.layouts.nats_streaming.channel import Channel, make_files
 from headrace.layouts.nats_streaming.clients import TYPES, Clients
@@ -46,7 +47,6 @@ from headrace.layouts.nats_streaming.names import (
     channels,
     check_channel,
     looks_like_streaming,
-    make_dirs,
 )
 from headrace.layouts.nats_streaming.opening import open_channel
 from headrace.layouts.nats_streaming.options import StreamingOptions
@@ -55,15 +55,14 @@ from headrace.layouts.nats_streaming.recovery import Recovery, take_witness
 from headrace.layouts.nats_streaming.seal import key_text
 from headrace.layouts.nats_streaming.server_info import find_poly, read_info, recover_info
 from headrace.layouts.places import disk_given
-from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
+from headrace.layouts.volume_parts import check_words, side_by_side
 
 LOG = logging.getLogger("headrace")
 TOO_MANY = "too many channels"
-CLOSING_THREADS = 16
 
 
-class StreamingVolume(Volume):
-    """An opened store. Use `headrace.open`, or the room."""
+class StreamingVolume(DirectoryVolume):
+    """An opened store. Use `headrace.open`."""
 
     layout = "nats_streaming"
     _torn: Mark | None = None
@@ -84,13 +83,13 @@ class StreamingVolume(Volume):
         maintenance: bool = True,
         archive_runner: Runner = run_script,
     ) -> None:
-        check_words(mode, durability)
-        self.path = path.rstrip("/") or "/"
         self.options = options or StreamingOptions()
-        self.durability: Durability = durability if self.options.file_sync else "interval"
+        check_words(mode, durability)
+        super().__init__(mode, durability if self.options.file_sync else "interval", clock)
+        self.path = path.rstrip("/") or "/"
         disk = disk_given(path, disk)
-        self.read_only, self._real = mode == "r", disk is None
-        on = disk or Disk.real()
+        self._real = disk is None
+        on = disk or Disk.real(path)
         if self.read_only:
             poly = find_poly(on, self.path, self.options.file_crc_poly)
             self.options = msgspec.structs.replace(self.options, file_crc_poly=poly)
@@ -107,11 +106,7 @@ class StreamingVolume(Volume):
             key=key_text(key or self.options.encryption_key),
         )
         self._channels: dict[str, Channel] = {}
-        self._mutex, self._closed = threading.RLock(), False
-        self._committer = SoonCommitter()
-        self._lock: DiskLock | None = None
-        self._keeper: upkeep.Keeper | None = None
-        self._damage: list[Damage] = []
+        self._auto_synced = time.monotonic()
         self.info: ServerInfo | None = None
         if not create and not looks_like_streaming(on, self.path):
             raise NotFound(f"{self.path}: no NATS Streaming store there; create one with create=True")
@@ -120,7 +115,7 @@ class StreamingVolume(Volume):
             return
         self._take()
         if maintenance:
-            self._keeper = upkeep.Keeper(self)
+            self._start_upkeep()
 
     # Opening
 
@@ -135,6 +130,7 @@ class StreamingVolume(Volume):
         how, disk = self._recovery(), self.home.disk
         self.served_by = foreign.server_on(self.path) if self._real else None
         self._live = disk.lock_holder(f"{self.path}/{LOCK}") is not None or self.served_by is not None
+        self.home.before = MarksBefore.read(disk, self.path)
         try:
             self.info = read_info(disk, self.path, self.home.poly)
         except Damaged as problem:
@@ -145,7 +141,7 @@ class StreamingVolume(Volume):
 
     def _take(self) -> None:
         disk, options = self.home.disk, self.options
-        make_dirs(disk, self.path, True)
+        make_dirs(disk, self.path)
         self._lock, self._live = disk.lock(f"{self.path}/{LOCK}", "headrace"), False
         try:
             if self._real:
@@ -166,11 +162,21 @@ class StreamingVolume(Volume):
             )
             self._damage = how.damage
             self._torn = Mark() if ended is not None and ended.durability == "interval" else None
+            self.home.before = MarksBefore.read(disk, self.path)
             self._recover(found)
             mark.begin(Mark(records=len(data), durability=self.durability))
+            self._publish()
         except BaseException:
             self._lock.release()
             raise
+
+    def _publish(self) -> None:
+        """Everything that was found is on disk, and what was lost is noted in the channels."""
+        marks = self.home.marks = Marks(self.home.disk, self.path)
+        marks.begin()
+        for name, channel in self._channels.items():
+            marks.publish(name, channel.end_mark())
+        self.home.before = MarksBefore()
 
     def _refuse_node(self) -> None:
         """Messages of a cluster's node are replicated by its Raft log: nobody else may write them."""
@@ -207,6 +213,7 @@ class StreamingVolume(Volume):
 
     def logs(self) -> list[str]:
         """The names of all channels, sorted."""
+        self._check_open()
         return channels(self.home.disk, self.path)
 
     def open(self, name: str) -> Channel:
@@ -226,8 +233,7 @@ class StreamingVolume(Volume):
         """A new channel, or the one that is there. Its limits are the store's, by its name."""
         with self._mutex:
             self._check_open()
-            if self.read_only:
-                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            self._check_writable()
             if options:
                 raise BadInput(
                     f"no channel option {', '.join(sorted(options))}: limits are given to the store (channels=…)"
@@ -253,12 +259,13 @@ class StreamingVolume(Volume):
         """Remove a channel with all its files; a new one of that name begins at sequence 1."""
         with self._mutex:
             channel = self.open(name)
-            if self.read_only:
-                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            self._check_writable()
             with channel.lock:
                 channel.closed = True
                 paths = [path for found in channel.slices for path in (found.data_path, found.index_path)]
                 self.home.files.forget(*paths, channel.subscriptions.path)
+                if self.home.marks is not None:
+                    self.home.marks.retract(name)
                 self.home.disk.remove_dir_all(channel.directory)
                 self.home.disk.sync_dir(self.path)
                 del self._channels[name]
@@ -268,8 +275,7 @@ class StreamingVolume(Volume):
         counts. The old object is closed; go on with the one returned."""
         with self._mutex:
             old = self.open(name)
-            if self.read_only:
-                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            self._check_writable()
             with old.lock:
                 with suppress(HeadraceError):
                     old.subscriptions.flush()
@@ -284,19 +290,6 @@ class StreamingVolume(Volume):
         """Channels that are open now."""
         with self._mutex:
             return list(self._channels.values())
-
-    # Durability
-
-    def commit(self, tickets: Iterable[Ticket]) -> None:
-        """Return when all tickets are acknowledged: on disk in mode `sync`, written in mode `interval`."""
-        for name, mark in highest_marks(tickets).items():
-            self.open(name).acknowledge(mark)
-
-    def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
-        """The same off the caller's thread; tickets handed in while a sync runs share the next one."""
-        with self._mutex:
-            self._check_open()
-            return self._committer.submit(self.commit, tickets)
 
     # Life
 
@@ -323,44 +316,27 @@ class StreamingVolume(Volume):
         """One round of upkeep: age, inactivity, auto_sync, idle files. Called by a thread, or by a test."""
         upkeep.tick(self)
 
-    def close(self) -> None:
-        """Clean stop of every channel and of running archive scripts, then the lock goes."""
-        with self._mutex:
-            if self._closed:
-                return
-        if self._keeper is not None:
-            self._keeper.stop()
-        self._committer.close()
-        with self._mutex:
-            self._closed = True
-            problems: list[HeadraceError] = []
-            if self.read_only:
-                self._channels.clear()
-            # Syncs of different files share the disk's own commits; one after the other they would not.
-            with ThreadPoolExecutor(CLOSING_THREADS if len(self._channels) > CLOSING_THREADS else 1) as pool:
-                for problem in pool.map(_closed, self._channels.values()):
-                    problems += [problem] if problem else []
-            self.home.archiver.wait()
-            if self._lock is not None:
-                try:
-                    self.clients.commit()
-                    self._mark_file.end()
-                except HeadraceError as problem:
-                    problems.append(problem)
-                self._lock.release()
-            self.home.files.close()
-            if problems:
-                raise problems[0]
+    @property
+    def _upkeep_every_s(self) -> float:
+        return upkeep.TICK_S
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"{self.path} was closed; open it again")
+    def _upkeep(self) -> None:
+        self.tick()
+        every = self.options.file_auto_sync / 1e9
+        if every > 0 and time.monotonic() - self._auto_synced >= every:
+            self._auto_synced = time.monotonic()
+            upkeep.sync_all(self)
 
-
-def _closed(channel: Channel) -> HeadraceError | None:
-    """Stop a channel; the others are to be stopped all the same if it fails."""
-    try:
-        channel.close()
-    except HeadraceError as problem:
-        return problem
-    return None
+    def _stop_logs(self) -> None:
+        """And running archive scripts."""
+        problems = side_by_side([channel.close for channel in self._channels.values()])
+        self.home.archiver.wait()
+        if self._lock is not None:
+            try:
+                self.clients.commit()
+                self._mark_file.end()
+            except HeadraceError as problem:
+                problems.append(problem)
+        self.home.files.close()
+        if problems:
+            raise problems[0]

@@ -1,4 +1,4 @@
-"""The one door from this layout to the core."""
+"""The one module of this layout that calls the Rust core."""
 
 from headrace._core import Disk, highway_hash
 

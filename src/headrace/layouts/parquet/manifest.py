@@ -17,14 +17,14 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from headrace.errors import BadInput, Damaged, StoreLocked
+from headrace.errors import BadInput, Damaged, DiskFault, StoreLocked
+from headrace.layouts.archives import ArchivedFile, ArchivedLog, Part
 from headrace.layouts.parquet._kernels import Disk
 from headrace.layouts.places import disk_at
 
@@ -34,59 +34,6 @@ STAGING = "staging"
 LOCK = "lock"
 VERSION = 1
 MANIFEST_BYTES_MAX = 1 << 30
-Range = tuple[int, int]
-
-
-class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One Parquet file: positions `[first, next)` of a log, as far as they fall into its partition."""
-
-    path: str
-    log: str
-    first: int
-    next: int
-    rows: int
-    bytes: int
-    hash: str
-    """As `check.file_hash` gives it."""
-    codec: str
-    """Of the column headers_raw: nats, kafka, amqp, rocketmq, none."""
-    min_time_ns: int
-    max_time_ns: int
-    partition: dict[str, str | None] = {}
-
-
-class ArchivedLog(msgspec.Struct, kw_only=True):
-    """A log in the archive: which incarnation, which positions, what retention took before it was archived."""
-
-    id: str
-    ranges: list[Range] = []
-    rows: int = 0
-    lost: list[Range] = []
-
-    @property
-    def next(self) -> int | None:
-        """Where the next run goes on; None before the first."""
-        return self.ranges[-1][1] if self.ranges else None
-
-    def covers(self, first: int, following: int) -> bool:
-        """Whether all of it is there already."""
-        return any(a <= first and following <= b for a, b in self.ranges)
-
-    def overlaps(self, first: int, following: int) -> bool:
-        """Whether a part of it is there already."""
-        return any(a < following and first < b for a, b in self.ranges)
-
-    def add(self, first: int, following: int, rows: int) -> None:
-        """Another range; neighbours become one."""
-        if self.overlaps(first, following):
-            raise BadInput(f"positions {first} to {following - 1} are in the archive already")
-        merged: list[Range] = []
-        for a, b in sorted([*self.ranges, (first, following)]):
-            if merged and merged[-1][1] == a:
-                merged[-1] = (merged[-1][0], b)
-            else:
-                merged.append((a, b))
-        self.ranges, self.rows = merged, self.rows + rows
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -111,8 +58,8 @@ def read_manifest(path: str | os.PathLike[str], disk: Disk | None = None) -> Man
     entry = on.entry(file)
     if entry is None:
         return None
-    if entry[1] > MANIFEST_BYTES_MAX:
-        raise Damaged(file, 0, f"{entry[1]} bytes", f"at most {MANIFEST_BYTES_MAX}", "put back a copy")
+    if entry.size > MANIFEST_BYTES_MAX:
+        raise Damaged(file, 0, f"{entry.size} bytes", f"at most {MANIFEST_BYTES_MAX}", "put back a copy")
     try:
         found = msgspec.json.decode(on.read(file, MANIFEST_BYTES_MAX), type=Manifest)
     except msgspec.MsgspecError as problem:
@@ -126,17 +73,6 @@ def read_manifest(path: str | os.PathLike[str], disk: Disk | None = None) -> Man
     if found.v != VERSION:
         raise Damaged(file, 0, f"version {found.v}", f"version {VERSION}", "use a newer Headrace")
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What a commit adds to a log: a range, and its files."""
-
-    log: str
-    entry: ArchivedLog
-    first: int
-    next: int
-    files: list[ArchivedFile]
 
 
 class ArchiveWriter:
@@ -230,7 +166,7 @@ class ArchiveWriter:
 def replace_file(path: Path, content: bytes) -> None:
     """The file has the old content or the new one, also after a power cut."""
     temporary = path.with_name(f"{path.name}.new")
-    with temporary.open("wb") as file:
+    with os.fdopen(_opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -261,11 +197,21 @@ def _empty(directory: Path) -> None:
     """What a killed run left: nobody knows it, and it will be made again."""
     for each in sorted(directory.rglob("*"), reverse=True):
         with suppress(FileNotFoundError):
-            each.rmdir() if each.is_dir() else each.unlink()
+            each.rmdir() if each.is_dir() and not each.is_symlink() else each.unlink()
+
+
+def _opened(path: Path, flags: int) -> int:
+    """No link is followed in the side folder: it would lead a write out of the archive."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DiskFault(
+            f"{path}: open failed: {error.strerror}; remove it if it is a link or no file"
+        ) from None
 
 
 def _take_lock(path: Path, wait_s: float) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = _opened(path, os.O_RDWR | os.O_CREAT)
     until = time.monotonic() + wait_s
     while True:
         try:

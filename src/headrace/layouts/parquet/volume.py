@@ -6,6 +6,7 @@ into the order of positions, a task gives its own file's.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -17,13 +18,18 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
 from headrace._core import Batch, Disk
-from headrace.arrow import COLUMNS, RAW_HEADERS, from_archive, schema
-from headrace.errors import Damaged, NotFound, ReadOnly
+from headrace.arrow import COLUMNS, NO_TIME, RAW_HEADERS, from_archive, schema
+from headrace.errors import Damaged, NotFound, ReadOnly, StoreClosed
+from headrace.layouts.archives import ArchivedFile, ArchivedLog
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket, Volume
-from headrace.layouts.parquet.manifest import ArchivedFile, ArchivedLog, Manifest, read_manifest
+from headrace.layouts.parquet.manifest import Manifest, read_manifest
 from headrace.layouts.places import disk_at, is_remote, opened
 
-LAYOUT = "parquet"
+PUBLISHING_S = 1.0
+"""So long a reader waits for a run beside it; an interrupted one is reported after that."""
+PUBLISHING_LOOK_S = 0.02
+
+NAME = "parquet"
 ROWS_AT_ONCE = 65_536
 READ_COLUMNS = ("seq", "time_ns", "subject", "key", RAW_HEADERS, "data")
 pc: Any = compute  # the stubs know these but in part
@@ -95,7 +101,7 @@ def _may_match(file: Any, at: int, want: Predicate) -> bool:
     about = file.metadata.row_group(at)
     for column, low, below in ((0, want.first, want.next), (2, want.since_ns, want.until_ns)):
         ends = about.column(column).statistics
-        if ends is None or not ends.has_min_max:
+        if ends is None or not ends.has_min_max or ends.null_count:
             continue
         if (low is not None and ends.max < low) or (below is not None and ends.min >= below):
             return False
@@ -104,10 +110,11 @@ def _may_match(file: Any, at: int, want: Predicate) -> bool:
 
 def _filtered(batch: Any, want: Predicate) -> Any:
     for column, low, below in (("seq", want.first, want.next), ("time_ns", want.since_ns, want.until_ns)):
+        # A message without a time counts as the oldest, as in every other layout.
         if low is not None:
-            batch = batch.filter(pc.greater_equal(batch.column(column), low))
+            batch = batch.filter(pc.greater_equal(pc.fill_null(batch.column(column), NO_TIME), low))
         if below is not None:
-            batch = batch.filter(pc.less(batch.column(column), below))
+            batch = batch.filter(pc.less(pc.fill_null(batch.column(column), NO_TIME), below))
     return batch
 
 
@@ -117,7 +124,7 @@ class ArchiveLog(Log):
     def __init__(self, root: str, name: str, entry: ArchivedLog, files: list[ArchivedFile]) -> None:
         self.name, self.entry = name, entry
         self._files = sorted(files, key=lambda file: (file.first, file.path))
-        self._root = root
+        self._root, self._closed = root, False
 
     @property
     def incarnation(self) -> str:
@@ -129,6 +136,7 @@ class ArchiveLog(Log):
         return list(self._tasks(predicate))
 
     def _tasks(self, predicate: Predicate | None) -> list[FileTask]:
+        self._check_open()
         want = predicate or Predicate()
         return [
             FileTask(
@@ -183,6 +191,7 @@ class ArchiveLog(Log):
 
     def state(self) -> LogState:
         """By the manifest."""
+        self._check_open()
         first = self.entry.ranges[0][0] if self.entry.ranges else 1
         following = self.entry.next if self.entry.next is not None else first
         return LogState(
@@ -209,31 +218,44 @@ class ArchiveLog(Log):
         return []
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is held open; reading ends all the same."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"log {self.name} was closed; open it again")
 
 
 class ArchiveVolume(Volume):
     """An archive, opened for reading."""
 
-    layout = LAYOUT
+    layout = NAME
 
     def __init__(self, path: str, disk: Disk | None = None) -> None:
-        on = disk or disk_at(path)
-        found = read_manifest(path, on)
-        if found is None:
-            raise NotFound(f"{path}: no archive there (no manifest)")
-        self.path, self.manifest = path, found
-        _check_published(on, path, found)
+        self.path, self.manifest = path, _published_manifest(disk or disk_at(path), path)
+        self._opened: dict[str, ArchiveLog] = {}
+        self._closed = False
+
+    @property
+    def origin(self) -> str:
+        """What was archived."""
+        return self.manifest.layout
 
     def logs(self) -> list[str]:
+        self._check_open()
         return sorted(self.manifest.logs)
 
     def open(self, name: str) -> ArchiveLog:
+        self._check_open()
+        if name in self._opened:
+            return self._opened[name]
         entry = self.manifest.logs.get(name)
         if entry is None:
             known = ", ".join(self.logs()[:20]) or "none"
             raise NotFound(f"{self.path}: no log {name!r}; there are: {known}")
-        return ArchiveLog(self.path, name, entry, [file for file in self.manifest.files if file.log == name])
+        files = [file for file in self.manifest.files if file.log == name]
+        self._opened[name] = ArchiveLog(self.path, name, entry, files)
+        return self._opened[name]
 
     def create(self, name: str, **options: Any) -> Log:
         raise _refused()
@@ -248,22 +270,35 @@ class ArchiveVolume(Volume):
         raise _refused()
 
     def damage(self) -> list[Damage]:
+        self._check_open()
         return []
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is held open; reading ends all the same."""
+        self._closed = True
+        for log in self._opened.values():
+            log.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.path} was closed; open it again")
 
 
-def _check_published(disk: Disk, path: str, manifest: Manifest) -> None:
-    for name in manifest.publishing:
-        if disk.entry(f"{path}/{name}") is None:
-            raise Damaged(
-                f"{path}/{name}",
-                0,
-                "no file",
-                "a file that the manifest names",
-                "the run that archived it was interrupted: repeat it",
-            )
+def _published_manifest(disk: Disk, path: str) -> Manifest:
+    """The manifest, once every file that it names is there: a run that archives beside us names them first and renames
+    them a moment later. Damaged if that does not come."""
+    until = time.monotonic() + PUBLISHING_S
+    while True:
+        manifest = read_manifest(path, disk)
+        if manifest is None:
+            raise NotFound(f"{path}: no archive there (no manifest)")
+        missing = [name for name in manifest.publishing if disk.entry(f"{path}/{name}") is None]
+        if not missing:
+            return manifest
+        if time.monotonic() >= until:
+            remedy = "the run that archived it was interrupted: repeat it"
+            raise Damaged(f"{path}/{missing[0]}", 0, "no file", "a file that the manifest names", remedy)
+        time.sleep(PUBLISHING_LOOK_S)
 
 
 def _refused() -> ReadOnly:

@@ -1,4 +1,4 @@
-"""The room's one door to the core."""
+"""The one module of this package that calls the Rust core."""
 
 from __future__ import annotations
 

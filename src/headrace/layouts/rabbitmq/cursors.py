@@ -9,9 +9,12 @@ what is then known in memory only, and everything unacked is delivered again aft
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headrace.layouts.base import ConsumerState, Cursors, Pending, SequencePair, Ticket
-from headrace.layouts.rabbitmq.log import RabbitLog
+
+if TYPE_CHECKING:
+    from headrace.layouts.rabbitmq.log import RabbitLog
 
 READER = "queue"
 PENDING_MAX = 1_000_000

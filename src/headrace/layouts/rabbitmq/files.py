@@ -6,7 +6,7 @@
   msg_store_persistent/<N>.rdq             msg_store_transient/<N>.rdq
 Ours, and ignored by RabbitMQ:
   headrace.lock (in vhosts/)  headrace.next (in a queue)
-  headrace.clean  headrace.index  headrace.damaged/ (in a vhost)
+  headrace.clean  headrace.index  headrace.marks  headrace.damaged/ (in a vhost)
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from collections import OrderedDict
 
 from headrace.errors import HeadraceError
 from headrace.layouts.base import Damage
+from headrace.layouts.directories import make_dirs, misplaced_files
 from headrace.layouts.rabbitmq._kernels import Disk, DiskFile
+from headrace.layouts.shortcuts import read_shortcut
 
 QUEUES = "queues"
 PERSISTENT = "msg_store_persistent"
@@ -36,10 +38,13 @@ DAMAGED = "headrace.damaged"
 OLD_ENTRY_COUNT = 16384
 SMALL_BYTES_MAX = 1 << 16
 JOURNAL_BYTES_MAX = 2 << 30
+SEGMENT_BYTES_MAX = 1 << 30
 MISSING_LISTED_MAX = 1000
 STOPPED_CLEAN = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
 _CONFIG_COUNT = re.compile(rb"^\s*\{\s*segment_entry_count\s*,\s*(\d+)\s*\}\s*\.", re.MULTILINE)
+_VERSION_2 = re.compile(r"^[0-9]{1,15}\.q[is]$")
 _NUMBERED = re.compile(r"^(0|[1-9][0-9]{0,14})\.(idx|rdq|rdt)$")
+_ANY_NUMBER = re.compile(r"[0-9]+\.(idx|rdq|rdt)")
 
 
 def numbered(disk: Disk, directory: str, suffix: str) -> dict[int, int]:
@@ -54,12 +59,27 @@ def numbered(disk: Disk, directory: str, suffix: str) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def read_small(disk: Disk, path: str) -> bytes | None:
-    """A small file; None if it is not there or far too large for what it should be."""
-    entry = disk.entry(path)
-    if entry is None or entry[0] or entry[1] > SMALL_BYTES_MAX:
-        return None
-    return disk.read(path, SMALL_BYTES_MAX)
+def version_2(disk: Disk, directory: str) -> dict[str, int]:
+    """Name → bytes of the files that only a classic queue of version 2 has."""
+    return {
+        name: size for name, is_dir, size in disk.list(directory) if not is_dir and _VERSION_2.match(name)
+    }
+
+
+def is_version_2(disk: Disk, directory: str) -> bool:
+    """Whether the queue in it is one of version 2, which is not read here."""
+    has_journal = disk.entry(f"{directory}/{JOURNAL}") is not None
+    return not has_journal and not numbered(disk, directory, "idx") and bool(version_2(disk, directory))
+
+
+def misplaced(disk: Disk, directory: str) -> list[Damage]:
+    """What is named as a segment or a store file and cannot be one."""
+    return misplaced_files(disk, directory, _ANY_NUMBER, lambda name: bool(_NUMBERED.match(name)), "file")
+
+
+def read_small(disk: Disk, path: str, found: list[Damage] | None = None) -> bytes | None:
+    """A small file; None if it is not there or cannot be read, which is then in `found`."""
+    return read_shortcut(disk, path, SMALL_BYTES_MAX, [] if found is None else found, "metadata")
 
 
 def saved_next(disk: Disk, queue: str) -> int:
@@ -71,7 +91,7 @@ def saved_next(disk: Disk, queue: str) -> int:
 def entry_count(disk: Disk, vhost_path: str, damage: list[Damage]) -> int:
     """Entries per segment of a vhost: 16384 without a `.config`, as before 3.8.17."""
     path = f"{vhost_path}/{CONFIG}"
-    data = read_small(disk, path)
+    data = read_small(disk, path, damage)
     if data is None:
         return OLD_ENTRY_COUNT
     match = _CONFIG_COUNT.search(data)
@@ -88,12 +108,6 @@ def config_text(count: int) -> bytes:
     return f"%% Entries per index segment of this vhost. Segments depend on it: do not change.\n{{segment_entry_count, {count}}}.".encode()
 
 
-def make_dirs(disk: Disk, path: str) -> None:
-    """Create a directory and make every new name on the way durable."""
-    for made in disk.create_dir_all(path):
-        disk.sync_dir(made.rsplit("/", 1)[0] or "/")
-
-
 def keep_copy(disk: Disk, vhost_path: str, path: str, data: bytes) -> str:
     """A copy of a damaged file's bytes, before the file is replaced. Returns where it is."""
     directory = f"{vhost_path}/{DAMAGED}"
@@ -101,7 +115,7 @@ def keep_copy(disk: Disk, vhost_path: str, path: str, data: bytes) -> str:
     name = path.removeprefix(f"{vhost_path}/").replace("/", "_")
     number = 0
     while (entry := disk.entry(target := f"{directory}/{name}.{number}")) is not None:
-        if entry[1] == len(data) and disk.read(target) == data:
+        if entry.size == len(data) and disk.read(target) == data:
             return target
         number += 1
     disk.replace_file(target, data)

@@ -7,8 +7,9 @@ into the store. A flipped bit inside a body, a time or an id of a stored message
 
 from __future__ import annotations
 
-from headrace.errors import HeadraceError
-from headrace.layouts.base import Damage
+from headrace.errors import DiskFault, HeadraceError
+from headrace.layouts.layout import Progress
+from headrace.layouts.log_names import choose_logs
 from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq._kernels import (
     Disk,
@@ -19,7 +20,8 @@ from headrace.layouts.rabbitmq._kernels import (
 from headrace.layouts.rabbitmq.log import RabbitLog
 from headrace.layouts.rabbitmq.vhost import Vhost
 from headrace.layouts.rabbitmq.volume import RabbitVolume
-from headrace.layouts.room import CursorRow, FileRow, LogView, Progress, VolumeView
+from headrace.layouts.report import FileRow, LogView, ReaderRow, VolumeView, settled_below
+from headrace.layouts.shortcuts import unreadable
 
 PRODUCT = "RabbitMQ"
 
@@ -41,18 +43,21 @@ def view(
 ) -> VolumeView:
     """The whole directory, or one queue of it. `thorough` reads every file byte by byte."""
     with RabbitVolume(path, disk=disk, read_all=True) as volume:
-        wanted = [volume.open(log)] if log is not None else [volume.open(name) for name in volume.logs()]
+        names = volume.logs()
+        if log is not None:
+            names = choose_logs(volume.layout, names, (log,), path=path, kind="queue")
+        wanted = [volume.open(name) for name in names]
         total = sum(_bytes_of(one) for one in wanted)
         total += sum(sum(_store_sizes(vhost).values()) for vhost in volume.vhosts.values()) if thorough else 0
         done = _Done(total, progress)
         logs = [_log_view(one, quick, thorough, done) for one in wanted]
         found = VolumeView(
-            path=volume.path, layout="rabbitmq", product=PRODUCT, version=_version(volume), logs=logs
+            path=volume.path, layout="rabbitmq", product=PRODUCT, version=_version(volume), log_views=logs
         )
         for vhost in volume.vhosts.values():
             _add_vhost(found, vhost, quick, thorough, done)
         holder = volume.disk.lock_holder(f"{volume.root}/{files.LOCK}")
-        found.writer = None if holder is None else f"process {holder[0]} ({holder[1]})"
+        found.writer = None if holder is None else f"process {holder.pid} ({holder.note})"
         return found
 
 
@@ -73,7 +78,7 @@ def _store_sizes(vhost: Vhost) -> dict[str, int]:
 def _bytes_of(log: RabbitLog) -> int:
     journal = log.disk.entry(log.journal_path)
     segments = files.numbered(log.disk, log.directory, "idx")
-    return sum(segments.values()) + (journal[1] if journal is not None else 0)
+    return sum(segments.values()) + (journal.size if journal is not None else 0)
 
 
 def _log_view(log: RabbitLog, quick: bool, thorough: bool, done: _Done) -> LogView:
@@ -96,7 +101,7 @@ def _log_view(log: RabbitLog, quick: bool, thorough: bool, done: _Done) -> LogVi
         shown.files.append(row)
     journal = log.disk.entry(log.journal_path)
     if journal is not None:
-        shown.files.append(FileRow(log.journal_path, "journal", journal[1]))
+        shown.files.append(FileRow(log.journal_path, "journal", journal.size))
     if quick:
         return shown
     try:
@@ -108,11 +113,11 @@ def _log_view(log: RabbitLog, quick: bool, thorough: bool, done: _Done) -> LogVi
     following = log.next_seq if stopped is None else max(log.next_seq, stopped.next_seq)
     shown.details["next sequence"] = str(following)
     shown.cursors.append(
-        CursorRow(
+        ReaderRow(
             "queue",
             "classic queue",
             next=shown.state.first_seq if stopped is None else stopped.next_deliver,
-            floor=shown.state.first_seq - 1,
+            floor=settled_below(shown.state.first_seq),
             pending=shown.state.messages,
             details={
                 "unacked per segment": ", ".join(f"{n}: {left}" for n, left in unacked.items()) or "none"
@@ -140,7 +145,11 @@ def _check_index_file(
         row.messages = unacked.get(row.first // log.vhost.entry_count, 0)
     if not thorough:
         return
-    data = log.disk.read(row.file, files.JOURNAL_BYTES_MAX)
+    try:
+        data = log.disk.read(row.file, files.JOURNAL_BYTES_MAX)
+    except DiskFault as problem:
+        row.damage = [unreadable(row.file, problem, "missing")]
+        return
     if row.kind == "segment":
         findings, publishes, delivers, acks = rabbit_check_segment(data, log.vhost.entry_count)
     else:
@@ -151,8 +160,8 @@ def _check_index_file(
 
 
 def _add_vhost(found: VolumeView, vhost: Vhost, quick: bool, thorough: bool, done: _Done) -> None:
-    found.damage += vhost.damage
-    found.problems += vhost.problems
+    found.own_damage += vhost.damage
+    found.own_problems += vhost.problems
     found.details[f"vhost {vhost.name}"] = (
         f"{len(vhost.logs)} queue directories, {vhost.entry_count} entries per segment"
     )
@@ -162,9 +171,9 @@ def _add_vhost(found: VolumeView, vhost: Vhost, quick: bool, thorough: bool, don
             try:
                 log.kernel.reference(vhost.store.kernel, True)
             except HeadraceError as problem:
-                found.problems.append(str(problem))
+                found.own_problems.append(str(problem))
     states = {
-        (kind, number): (valid, records) for kind, number, _, valid, records in vhost.store.kernel.files()
+        (file.kind, file.number): (file.referenced_bytes, file.records) for file in vhost.store.kernel.files()
     }
     for path, size in _store_sizes(vhost).items():
         name = path.rsplit("/", 1)[-1]
@@ -174,24 +183,20 @@ def _add_vhost(found: VolumeView, vhost: Vhost, quick: bool, thorough: bool, don
             path, "message store" if kind == "rdq" else kind, size, messages=records, live_bytes=valid
         )
         if thorough:
-            data = vhost.disk.read(path)
-            findings, row.messages = rabbit_check_store(data)
-            row.damage = files.damage_of(path, findings)
-            done.add(len(data))
+            try:
+                data = vhost.disk.read(path)
+            except DiskFault as problem:
+                found.own_problems.append(str(problem))
+            else:
+                findings, row.messages = rabbit_check_store(data)
+                row.damage = files.damage_of(path, findings)
+                done.add(len(data))
         found.files.append(row)
         if kind == "rdt":
-            found.notes.append(
+            found.own_notes.append(
                 f"{path}: left by an interrupted merge; RabbitMQ may lose what is only in there, opening for writing here keeps it"
             )
-    found.damage += vhost.store.damage if not quick else []
+    found.own_damage += vhost.store.damage if not quick else []
     leftover = files.numbered(vhost.disk, f"{vhost.path}/{files.DAMAGED}", "idx")
     if leftover or vhost.disk.entry(f"{vhost.path}/{files.DAMAGED}") is not None:
-        found.notes.append(f"{vhost.path}/{files.DAMAGED} holds copies of files that were repaired")
-
-
-def all_damage(found: VolumeView) -> list[Damage]:
-    """Every finding once."""
-    every = [*found.damage, *(one for row in found.files for one in row.damage)]
-    for log in found.logs:
-        every += [*log.damage, *(one for row in log.files for one in row.damage)]
-    return list(dict.fromkeys(every))
+        found.own_notes.append(f"{vhost.path}/{files.DAMAGED} holds copies of files that were repaired")

@@ -18,10 +18,14 @@ from typing import TYPE_CHECKING
 from headrace.errors import DiskFault, HeadraceError, ReadOnly, StoreClosed, StorePoisoned
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket
 from headrace.layouts.group_commit import GroupCommit
+from headrace.layouts.marks import NOTHING
+from headrace.layouts.places import may_pass
 from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq._kernels import Batch, DiskFile, RabbitQueue, RabbitWrite
 from headrace.layouts.rabbitmq.checkpoint import Rest
 from headrace.layouts.rabbitmq.names import QueueName
+from headrace.layouts.rabbitmq.readers import QueueReaders
+from headrace.layouts.shortcuts import unreadable
 
 if TYPE_CHECKING:
     from headrace.layouts.rabbitmq.vhost import Vhost
@@ -53,6 +57,7 @@ class RabbitLog(Log):
         self._spare: str | None = None
         self._tail_unread = True
         self._closed = False
+        self._index_files: int | None = None
         self._group = GroupCommit(name, lambda: self._mark, self._sync)
         self.used_ns = self.dirty_ns = 0
         self.recovered = vhost.read_only
@@ -60,6 +65,10 @@ class RabbitLog(Log):
         self.next_deliver = 0
         self.resting: Rest | None = None
         """What the queue is while it is not awake; None while the files say more than these numbers."""
+
+    @property
+    def readers(self) -> QueueReaders:
+        return QueueReaders(self)
 
     # The map
 
@@ -86,18 +95,33 @@ class RabbitLog(Log):
             self._warm(kernel, kernel.cold_of(self._sent))
             kernel.mark_sent(self._sent)
             return kernel
+        self.found += files.misplaced(self.disk, self.directory)
         for number in files.numbered(self.disk, self.directory, "idx"):
             path = f"{self.directory}/{number}.idx"
-            self.found += files.damage_of(path, kernel.load_segment(number, self.disk.read(path)))
-        if self.disk.entry(self.journal_path) is not None:
-            data = self.disk.read(self.journal_path, files.JOURNAL_BYTES_MAX)
+            data = self._content(path, files.SEGMENT_BYTES_MAX)
+            if data is not None:
+                self.found += files.damage_of(path, kernel.load_segment(number, data))
+        data = self._content(self.journal_path, files.JOURNAL_BYTES_MAX)
+        if data is not None:
             self.found += files.damage_of(self.journal_path, kernel.load_journal(data))
         kernel.raise_next(files.saved_next(self.disk, self.directory))
+        if self.vhost.lone:
+            kernel.raise_next(self.note_lost(kernel.totals().next))
         self._take(kernel)
         if kernel.segments():
             self.vhost.store.scan()
             self.note_missing(kernel.reference(self.vhost.store.kernel, False))
         return kernel
+
+    def _content(self, path: str, bytes_max: int) -> bytes | None:
+        """A file of the queue; None when it is not there. For a reader one that cannot be read counts as lost."""
+        try:
+            return self.disk.read(path, bytes_max) if self.disk.entry(path) is not None else None
+        except DiskFault as problem:
+            if not self.read_only or may_pass(problem, path):
+                raise
+            self.found.append(unreadable(path, problem, "missing"))
+            return None
 
     def _warm(self, kernel: RabbitQueue, numbers: list[int]) -> None:
         """Read segments that were known by their numbers only. What is unsound is put right, as in recovery."""
@@ -140,7 +164,7 @@ class RabbitLog(Log):
         self.recovered = self.read_only
 
     def _take(self, kernel: RabbitQueue) -> None:
-        self._next = self._visible = kernel.totals()[3]
+        self._next = self._visible = kernel.totals().next
 
     def adopt(self, kernel: RabbitQueue, next_seq: int, journal_bytes: int) -> None:
         """From recovery: a map that was loaded and repaired."""
@@ -153,6 +177,33 @@ class RabbitLog(Log):
     def note_missing(self, sequences: list[int]) -> None:
         """Messages that the index knows and no store file has."""
         self.found += files.missing_of(self.directory, sequences)
+
+    @property
+    def mark_name(self) -> str:
+        """The queue among the marks."""
+        return self.directory.rsplit("/", 1)[-1]
+
+    def note_lost(self, following: int) -> int:
+        """Report what a writer of ours had on disk and is not there; returns the sequence that it would have given next."""
+        known, count, _ = self.vhost.before.of(self.mark_name) or NOTHING
+        there = len(files.numbered(self.disk, self.directory, "idx"))
+        if known > following:
+            detail = f"messages {following} to {known - 1} were on disk; the index ends before them"
+            self.found.append(Damage(self.directory, 0, 0, "missing", detail, following, known))
+        elif there < count:
+            detail = f"{count - there} of {count} index files are not there: their messages are lost"
+            self.found.append(Damage(self.directory, 0, 0, "missing", detail))
+        return known
+
+    def publish_mark(self, *, gone: int = 0) -> None:
+        """Say how far the queue is on disk; before index files go, so that their absence is no loss."""
+        marks = self.vhost.marks
+        if marks is None:
+            return
+        if self._index_files is None:
+            self._index_files = len(files.numbered(self.disk, self.directory, "idx"))
+        self._index_files -= gone
+        (marks.retract if gone else marks.publish)(self.mark_name, (self._visible, self._index_files, 0))
 
     def check_writable(self) -> None:
         """Raise unless a change may be made now."""
@@ -181,7 +232,7 @@ class RabbitLog(Log):
         """`append`, and the ids that the messages were given (so that another queue can take the same)."""
         kernel, store = self.kernel, self.vhost.store
         if self._tail_unread:
-            self._warm(kernel, kernel.cold_of([kernel.totals()[3]]))
+            self._warm(kernel, kernel.cold_of([kernel.totals().next]))
             self._tail_unread = False
         now = self.vhost.clock() if self.options.timestamp_new_messages else 0
         with store.gate:
@@ -216,10 +267,10 @@ class RabbitLog(Log):
         self._mark += 1
         ticket = Ticket(self.name, write.first, write.next, self._mark)
         self.vhost.touched(self)
-        _, _, _, _, dirty, journal_bytes = self.kernel.totals()
+        totals = self.kernel.totals()
         if (
-            dirty > self.options.queue_index_max_journal_entries
-            or journal_bytes > self.options.queue_index_max_journal_bytes
+            totals.journal_records > self.options.queue_index_max_journal_entries
+            or totals.journal_bytes > self.options.queue_index_max_journal_bytes
         ):
             self._flush_if_possible()
         if self.vhost.durability == "interval":
@@ -306,6 +357,7 @@ class RabbitLog(Log):
             journal.sync_data()
         with self.lock:
             self._visible = max(self._visible, seen)
+            self.publish_mark()
 
     def _flush_if_possible(self) -> None:
         """The change itself is in the journal: a full disk only puts the flush off."""
@@ -344,9 +396,14 @@ class RabbitLog(Log):
                     _sync_all(opened)
             _sync_all(opened)
             gone = [number for number, stays in plan if not stays and sizes[number]]
-            for number in gone:
-                files.try_remove(self.disk, f"{self.directory}/{number}.idx")
-            if gone or any(not sizes[number] for number in written):
+            if any(not sizes[number] for number in written):
+                # Before the mark counts them: a new file whose name is not on disk is no loss when it is not there.
+                self.disk.sync_dir(self.directory)
+                self._index_files = None
+            if gone:
+                self.publish_mark(gone=len(gone))
+                for number in gone:
+                    files.try_remove(self.disk, f"{self.directory}/{number}.idx")
                 self.disk.sync_dir(self.directory)
             self._clear_journal()
             kernel.flushed()
@@ -357,7 +414,8 @@ class RabbitLog(Log):
                 # Until the empty journal is on disk, an older one without the last acks may come back.
                 self._settle_journal()
             self._visible = self._next
-            self._group.durable = max(self._group.durable, self._mark)
+            self._group.raise_durable(self._mark)
+            self.publish_mark()
 
     def _append_segment(self, kernel: RabbitQueue, number: int, size: int) -> tuple[DiskFile, int]:
         file = self.disk.open(f"{self.directory}/{number}.idx", "write")
@@ -463,22 +521,22 @@ class RabbitLog(Log):
             return self._state_of(self.kernel)
 
     def _state_of(self, kernel: RabbitQueue) -> LogState:
-        messages, size, lost, following, _, _ = kernel.totals()
+        totals = kernel.totals()
         first, last = kernel.first_live(), kernel.last_live()
         return LogState(
-            messages=messages,
-            bytes=size,
-            first_seq=following if first is None else first,
-            last_seq=following - 1 if last is None else last,
-            num_deleted=0 if first is None or last is None else last + 1 - first - messages,
-            lost_messages=lost,
+            messages=totals.messages,
+            bytes=totals.bytes,
+            first_seq=totals.next if first is None else first,
+            last_seq=totals.next - 1 if last is None else last,
+            num_deleted=0 if first is None or last is None else last + 1 - first - totals.messages,
+            lost_messages=totals.lost,
         )
 
     @property
     def next_seq(self) -> int:
         """The sequence that the next message gets."""
         with self.lock:
-            return max(self._next, self.kernel.totals()[3])
+            return max(self._next, self.kernel.totals().next)
 
     def damage(self) -> list[Damage]:
         """What was found unsound since the queue was opened."""

@@ -72,8 +72,9 @@ class QueueName:
 
     @staticmethod
     def from_file(data: bytes) -> QueueName | None:
-        """From `.queue_name`; a name may itself hold line ends, so the whole file is one pattern."""
-        match = re.fullmatch(rb"VHOST: (.*?)\nQUEUE: (.*)\n", data, re.DOTALL)
+        """From `.queue_name`; a name may itself hold line ends, so the whole file is one pattern. A third line, of RabbitMQ
+        3.10 and later, names the queue's version."""
+        match = re.fullmatch(rb"VHOST: (.*?)\nQUEUE: (.*?)\n(?:INDEX: v[0-9]\n)?", data, re.DOTALL)
         return None if match is None else QueueName(match[1].decode("utf-8", "surrogateescape"), match[2])
 
 

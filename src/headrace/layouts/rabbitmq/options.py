@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from headrace.layouts.room import Options
+from headrace.layouts.layout import Options
 
 
 class RabbitOptions(Options, frozen=True, kw_only=True):

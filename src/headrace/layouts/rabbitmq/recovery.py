@@ -41,7 +41,12 @@ def recover(log: RabbitLog) -> None:
         log.found += [_with(damage, f"a copy is kept in {copy}") for damage in found]
     keep_unreferenced(log)
     log.note_missing(kernel.reference(vhost.store.kernel, True))
-    following = max(kernel.totals()[3], files.saved_next(disk, log.directory))
+    following = max(kernel.totals().next, files.saved_next(disk, log.directory))
+    known = log.note_lost(following)
+    if known > following:
+        # Pinned: from now on nothing else may know it.
+        disk.replace_file(f"{log.directory}/{files.NEXT}", f"{known}\n".encode())
+        following, unsure = known, True
     if journal or unsure:
         count = vhost.entry_count
         following = -(-following // count) * count
@@ -50,6 +55,7 @@ def recover(log: RabbitLog) -> None:
         # A flush may have been cut short by the end of its process: what it wrote is readable, not yet on disk.
         for number in files.numbered(disk, log.directory, "idx"):
             disk.open(f"{log.directory}/{number}.idx", "write").sync_data()
+        disk.sync_dir(log.directory)
         log.flush()
 
 

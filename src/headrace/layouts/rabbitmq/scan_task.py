@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.layouts.base import Damage, Predicate, ScanTask
 from headrace.layouts.places import disk_at
@@ -30,6 +30,22 @@ class SegmentTask(ScanTask):
     store_files: tuple[tuple[str, int], ...]
     newest: bool = False
 
+    def own_column(self, name: str, batch: Batch) -> Any:
+        from headrace.layouts.own_columns import common_column, header, kernels, same
+
+        vhost, _, queue = self.log.rpartition("/")
+        if name == "vhost":
+            return same(vhost or "/", batch)
+        if name == "queue":
+            return same(queue, batch)
+        if name == "exchange":
+            return header("amqp-exchange", batch)
+        if name == "routing_key":
+            return common_column(batch, "subject")
+        if name == "persistent":
+            return kernels.fill_null(kernels.equal(header("delivery-mode", batch), "2"), False)
+        return None
+
     def batches(
         self, predicate: Predicate | None = None, damage: list[Damage] | None = None
     ) -> Iterator[Batch]:
@@ -40,7 +56,8 @@ class SegmentTask(ScanTask):
         segment, journal = f"{self.directory}/{self.number}.idx", f"{self.directory}/{files.JOURNAL}"
         found: list[Damage] = []
         if disk.entry(segment) is not None:
-            found += files.damage_of(segment, queue.load_for_reading(disk, self.directory, self.number)[0])
+            findings, _ = queue.load_for_reading(disk, self.directory, self.number)
+            found += files.damage_of(segment, findings)
         if disk.entry(journal) is not None:
             # Whoever reads the journal's newest part says what is unsound in it: once for the queue.
             told = files.damage_of(journal, queue.load_journal(disk.read(journal, files.JOURNAL_BYTES_MAX)))

@@ -22,6 +22,7 @@ from itertools import pairwise
 
 from headrace.errors import DiskFault, HeadraceError
 from headrace.layouts.base import Damage
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.group_commit import GroupCommit
 from headrace.layouts.places import may_pass
 from headrace.layouts.rabbitmq import files
@@ -66,6 +67,8 @@ class SharedStore:
             if stopped is not None and self._load_index(stopped):
                 self.scanned = True
                 return
+            for directory in (self.directory, self.transient):
+                self.damage += files.misplaced(self.disk, directory)
             for kind, directory, suffix in (
                 ("rdq", self.directory, "rdq"),
                 ("rdt", self.directory, "rdt"),
@@ -104,7 +107,11 @@ class SharedStore:
             if dump:
                 self.disk.replace_file(f"{self.vhost_path}/{files.INDEX}", dump)
             size, crc = len(dump), zlib.crc32(dump)
-        rows = [row[1:] for row in self.kernel.files() if row[0] == "rdq"]
+        rows = [
+            (row.number, row.bytes, row.referenced_bytes, row.records)
+            for row in self.kernel.files()
+            if row.kind == "rdq"
+        ]
         return Stored(rows, self._current, size, crc)
 
     def _load_index(self, stopped: Stored) -> bool:
@@ -127,9 +134,9 @@ class SharedStore:
         RabbitMQ appends an `.rdt` behind the zeros of an interrupted merge and never finds it again; here whatever
         its scanner would miss is copied into the current file first.
         """
-        files.make_dirs(self.disk, self.directory)
+        make_dirs(self.disk, self.directory)
         files.try_remove(self.disk, f"{self.directory}/{MERGING}")
-        numbers = [number for kind, number, *_ in self.kernel.files() if kind == "rdq"]
+        numbers = [row.number for row in self.kernel.files() if row.kind == "rdq"]
         newest = max(numbers, default=-1)
         if newest >= 0:
             self._rewrite(newest)
@@ -141,10 +148,10 @@ class SharedStore:
             self._roll_if_full()
         self.sync()
         gone = False
-        for kind, number, *_ in self.kernel.files():
-            if kind == "rdt":
-                files.try_remove(self.disk, f"{self.directory}/{number}.rdt")
-                self.kernel.forget_file("rdt", number)
+        for row in self.kernel.files():
+            if row.kind == "rdt":
+                files.try_remove(self.disk, f"{self.directory}/{row.number}.rdt")
+                self.kernel.forget_file("rdt", row.number)
                 gone = True
         if gone:
             self.disk.sync_dir(self.directory)
@@ -152,7 +159,7 @@ class SharedStore:
 
     def _size(self, number: int) -> int:
         entry = self.disk.entry(f"{self.directory}/{number}.rdq")
-        return -1 if entry is None else entry[1]
+        return -1 if entry is None else entry.size
 
     def _resume(self, number: int) -> None:
         self._file = self.disk.open(f"{self.directory}/{number}.rdq", "write")
@@ -231,8 +238,8 @@ class SharedStore:
 
     def garbage(self) -> tuple[int, int]:
         """(bytes of all files, bytes of referenced messages)."""
-        rows = [row for row in self.kernel.files() if row[0] == "rdq"]
-        return sum(row[2] for row in rows), sum(row[3] for row in rows)
+        rows = [row for row in self.kernel.files() if row.kind == "rdq"]
+        return sum(row.bytes for row in rows), sum(row.referenced_bytes for row in rows)
 
     def collect(self, sync_acks: Callable[[], None]) -> int:
         """Remove dead files and merge neighbours while that is worth it; returns how many files went."""
@@ -254,9 +261,9 @@ class SharedStore:
 
     def _remove_dead(self, sync_acks: Callable[[], None]) -> int:
         dead = [
-            number
-            for kind, number, _, valid, _ in self.kernel.files()
-            if kind == "rdq" and valid == 0 and number != self._current
+            row.number
+            for row in self.kernel.files()
+            if row.kind == "rdq" and row.referenced_bytes == 0 and row.number != self._current
         ]
         if not dead:
             return 0
@@ -271,13 +278,15 @@ class SharedStore:
     def _next_pair(self) -> tuple[int, int] | None:
         """The lowest neighbours whose messages fit into one file, if garbage has become the larger part."""
         limit = self._options.msg_store_file_size_limit
-        rows = [row for row in self.kernel.files() if row[0] == "rdq"]
-        total, valid = sum(row[2] for row in rows), sum(row[3] for row in rows)
+        rows = [row for row in self.kernel.files() if row.kind == "rdq"]
+        total, valid = sum(row.bytes for row in rows), sum(row.referenced_bytes for row in rows)
         if total <= 2 * limit or (total - valid) / total <= self._options.msg_store_gc_garbage_fraction:
             return None
-        for (_, left, _, left_valid, _), (_, right, _, right_valid, _) in pairwise(rows):
-            if right != self._current and left_valid and right_valid and left_valid + right_valid <= limit:
-                return left, right
+        for left, right in pairwise(rows):
+            both = left.referenced_bytes and right.referenced_bytes
+            fit = left.referenced_bytes + right.referenced_bytes <= limit
+            if right.number != self._current and both and fit:
+                return left.number, right.number
         return None
 
     def _merge(self, numbers: list[int], target: int, sync_acks: Callable[[], None]) -> None:

@@ -7,17 +7,24 @@ import threading
 import time
 from collections.abc import Callable
 
-from headrace.errors import HeadraceError
+from headrace.errors import AlreadyExists, DiskFault, HeadraceError
 from headrace.layouts.base import Damage, Durability
+from headrace.layouts.directories import make_dirs
+from headrace.layouts.marks import Mark, Marks, MarksBefore
 from headrace.layouts.rabbitmq import checkpoint, dets, files, recovery
 from headrace.layouts.rabbitmq._kernels import Disk
 from headrace.layouts.rabbitmq.log import RabbitLog
 from headrace.layouts.rabbitmq.names import QueueName, is_directory_name, vhost_directory
 from headrace.layouts.rabbitmq.options import RabbitOptions
 from headrace.layouts.rabbitmq.shared_store import SharedStore
+from headrace.layouts.shortcuts import read_shortcut
 
 LOG = logging.getLogger("headrace")
 MS = 1_000_000
+STAMP_SLOT = "\0vhost"
+"""The slot with the stamp of `.vhost` as it was when the marks were begun."""
+
+_RECOVERY_BYTES_MAX = 64 << 20
 
 
 class Vhost:
@@ -34,14 +41,20 @@ class Vhost:
         clock: Callable[[], int],
         handles: files.Handles,
         on_touch: Callable[[], None],
+        lone: bool = False,
     ) -> None:
         self.disk, self.path, self.options = disk, path, options
         self.read_only, self.durability, self.clock, self.handles = read_only, durability, clock, handles
+        self.lone = lone
+        """A reader, and nobody writes: what the last writer left can be compared with what is there."""
         self.damage: list[Damage] = []
         self.problems: list[str] = []
         self.entry_count = files.entry_count(disk, path, self.damage)
         self.name = self._name()
         self.store = SharedStore(disk, path, options)
+        self.marks: Marks | None = None
+        """How far each queue is on disk: (next sequence, index files). None for readers."""
+        self.before = self._marks_before()
         self.stopped = self._stopped()
         self.logs: dict[str, RabbitLog] = {}
         self._on_touch = on_touch
@@ -55,7 +68,7 @@ class Vhost:
 
     def _name(self) -> str:
         hashed = self.path.rsplit("/", 1)[-1]
-        data = files.read_small(self.disk, f"{self.path}/{files.VHOST_NAME}")
+        data = files.read_small(self.disk, f"{self.path}/{files.VHOST_NAME}", self.damage)
         for name in ([] if data is None else [data.decode("utf-8", "surrogateescape")]) + ["/"]:
             if vhost_directory(name) == hashed:
                 return name
@@ -64,10 +77,28 @@ class Vhost:
             self.damage.append(Damage(f"{self.path}/{files.VHOST_NAME}", 0, len(data), "metadata", detail))
         return hashed
 
+    def _marks_before(self) -> MarksBefore:
+        """What a writer of ours left, unless RabbitMQ has run since: it writes `.vhost` at each start."""
+        found = MarksBefore.read(self.disk, self.path)
+        return found if found.of(STAMP_SLOT) == self._stamp() else MarksBefore()
+
+    def _stamp(self) -> Mark:
+        path = f"{self.path}/{files.VHOST_NAME}"
+        try:
+            return (self.disk.stamp(path) if self.disk.entry(path) is not None else 0, 0, 1)
+        except DiskFault:
+            return (0, 0, 1)
+
+    def _begin_marks(self) -> None:
+        """Those that the last writer left stand until their queues are used."""
+        self.marks = Marks(self.disk, self.path)
+        self.marks.begin(self.before)
+        self.marks.publish(STAMP_SLOT, self._stamp())
+
     def _stopped(self) -> dict[str, dets.Stopped]:
         path = f"{self.path}/{files.RECOVERY}"
-        entry = self.disk.entry(path)
-        return {} if entry is None or entry[1] > 64 << 20 else dets.rows(self.disk.read(path))
+        data = read_shortcut(self.disk, path, _RECOVERY_BYTES_MAX, self.damage)
+        return {} if data is None else dets.rows(data)
 
     def _queues(self) -> list[tuple[QueueName, str]]:
         root = f"{self.path}/{files.QUEUES}"
@@ -76,12 +107,12 @@ class Vhost:
         return [
             (self._queue_name(root, name), f"{root}/{name}")
             for name, is_dir, _ in self.disk.list(root)
-            if is_dir and is_directory_name(name)
+            if is_dir and is_directory_name(name) and not files.is_version_2(self.disk, f"{root}/{name}")
         ]
 
     def _queue_name(self, root: str, hashed: str) -> QueueName:
         path = f"{root}/{hashed}/{files.QUEUE_NAME}"
-        data = files.read_small(self.disk, path)
+        data = files.read_small(self.disk, path, self.damage)
         queue = None if data is None else QueueName.from_file(data)
         if queue is not None and queue.directory == hashed:
             return queue
@@ -118,6 +149,7 @@ class Vhost:
     def take_over(self) -> None:
         """Open for writing: what a clean stop of RabbitMQ left would be wrong from now on, so it goes first."""
         found = checkpoint.take(self)
+        self._begin_marks()
         if found is not None and self._resume(found):
             return
         for log in self.logs.values():
@@ -161,7 +193,11 @@ class Vhost:
     def create(self, queue: QueueName) -> RabbitLog:
         """A new queue's directory, on disk when this returns."""
         directory = f"{self.path}/{files.QUEUES}/{queue.directory}"
-        files.make_dirs(self.disk, directory)
+        if self.disk.entry(directory) is not None and files.is_version_2(self.disk, directory):
+            raise AlreadyExists(
+                f"{directory}: {queue.label} is a classic queue of version 2, which is not written here; use another name"
+            )
+        make_dirs(self.disk, directory)
         self.disk.replace_file(f"{directory}/{files.QUEUE_NAME}", queue.file())
         self.disk.open(f"{directory}/{files.JOURNAL}", "write").sync_data()
         self.disk.sync_dir(directory)
@@ -174,6 +210,8 @@ class Vhost:
         log = self.logs[label]
         log.drop_front(log.next_seq)
         log.close()
+        if self.marks is not None:
+            self.marks.retract(log.mark_name)
         with self._mutex:
             self._awake.pop(label, None)
         del self.logs[label]

@@ -10,23 +10,24 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import BadInput, HeadraceError, NotFound, ReadOnly, StoreClosed, StoreLocked
-from headrace.layouts.base import Damage, Durability, Ticket, Volume
+from headrace.errors import BadInput, HeadraceError, NotFound, StoreLocked
+from headrace.layouts.base import Damage, Durability, Ticket
+from headrace.layouts.directories import make_dirs
+from headrace.layouts.directory_volume import DirectoryVolume
 from headrace.layouts.places import disk_given
 from headrace.layouts.processes import has_open
 from headrace.layouts.rabbitmq import files
-from headrace.layouts.rabbitmq._kernels import Batch, Disk, DiskLock
+from headrace.layouts.rabbitmq._kernels import Batch, Disk
 from headrace.layouts.rabbitmq.cursors import RabbitCursors
 from headrace.layouts.rabbitmq.log import RabbitLog
 from headrace.layouts.rabbitmq.names import is_directory_name, new_queue, vhost_directory
 from headrace.layouts.rabbitmq.options import RabbitOptions
-from headrace.layouts.rabbitmq.vhost import LOG, Vhost
-from headrace.layouts.volume_parts import SoonCommitter, check_words, highest_marks
+from headrace.layouts.rabbitmq.vhost import Vhost
 
 VHOSTS = "msg_stores/vhosts"
 TICK_S = 0.02
@@ -35,7 +36,7 @@ TICK_S = 0.02
 def looks_like_vhost(disk: Disk, path: str) -> bool:
     """Whether it is a vhost's directory."""
     entry = disk.entry(path)
-    if entry is None or not entry[0] or not is_directory_name(path.rsplit("/", 1)[-1]):
+    if entry is None or not entry.is_dir or not is_directory_name(path.rsplit("/", 1)[-1]):
         return False
     return any(disk.entry(f"{path}/{name}") is not None for name in (files.QUEUES, files.PERSISTENT))
 
@@ -46,7 +47,7 @@ def vhost_paths(disk: Disk, path: str) -> tuple[str, list[str]] | None:
         return path, [path]
     for root in (f"{path}/{VHOSTS}", f"{path}/vhosts", path):
         entry = disk.entry(root)
-        if entry is None or not entry[0]:
+        if entry is None or not entry.is_dir:
             continue
         found = [f"{root}/{name}" for name, is_dir, _ in disk.list(root) if is_dir]
         found = [vhost for vhost in found if looks_like_vhost(disk, vhost)]
@@ -55,8 +56,8 @@ def vhost_paths(disk: Disk, path: str) -> tuple[str, list[str]] | None:
     return None
 
 
-class RabbitVolume(Volume):
-    """Use `headrace.open`, or `ROOM.open`. `read_all`: do not believe the checkpoint of the last stop."""
+class RabbitVolume(DirectoryVolume):
+    """Use `headrace.open`. `read_all`: do not believe the checkpoint of the last stop."""
 
     layout = "rabbitmq"
 
@@ -73,20 +74,13 @@ class RabbitVolume(Volume):
         maintenance: bool = True,
         read_all: bool = False,
     ) -> None:
-        check_words(mode, durability)
+        super().__init__(mode, durability, clock)
         disk = disk_given(path, disk)
-        self._disk = disk or Disk.real()
         self.path = str(Path(path).resolve()) if disk is None else path.rstrip("/")
+        self._disk, self._real = disk or Disk.real(self.path), disk is None
         self.options = options or RabbitOptions()
-        self.durability: Durability = durability
-        self.read_only, self._clock = mode == "r", clock
         self._handles = files.Handles(self._disk, self.options.open_files_max)
-        self._mutex, self._closed = threading.RLock(), False
-        self._lock: DiskLock | None = None
-        self._committer = SoonCommitter()
-        self._stop, self._busy = threading.Event(), threading.Event()
-        self._keeper: threading.Thread | None = None
-        self.last_upkeep_error: Exception | None = None
+        self._busy = threading.Event()
         self.vhosts: dict[str, Vhost] = {}
         found = vhost_paths(self._disk, self.path)
         if found is None and not create:
@@ -109,11 +103,10 @@ class RabbitVolume(Volume):
                 self._lock.release()
             raise
         if not self.read_only and maintenance:
-            self._keeper = threading.Thread(target=self._keep, name="headrace-upkeep", daemon=True)
-            self._keeper.start()
+            self._start_upkeep()
 
     def _take(self, *, real: bool) -> None:
-        files.make_dirs(self._disk, self.root)
+        make_dirs(self._disk, self.root)
         self._lock = self._disk.lock(f"{self.root}/{files.LOCK}", "headrace")
         if real:
             try:
@@ -129,10 +122,23 @@ class RabbitVolume(Volume):
             self.options,
             read_only=self.read_only,
             durability=self.durability,
-            clock=self._clock,
+            clock=self.clock,
             handles=self._handles,
             on_touch=self._busy.set,
+            lone=self.read_only and not self._served,
         )
+
+    @cached_property
+    def _served(self) -> bool:
+        """Whether somebody was writing when it was opened."""
+        if self._disk.lock_holder(f"{self.root}/{files.LOCK}") is not None:
+            return True
+        try:
+            if self._real:
+                refuse_if_served(self.root)
+        except StoreLocked:
+            return True
+        return False
 
     # Logs
 
@@ -145,6 +151,7 @@ class RabbitVolume(Volume):
 
     def logs(self) -> list[str]:
         """The names of all queues, sorted."""
+        self._check_open()
         return sorted(self._logs())
 
     def open(self, name: str) -> RabbitLog:
@@ -176,13 +183,13 @@ class RabbitVolume(Volume):
 
     def _create_vhost(self, name: str) -> Vhost:
         path = f"{self.root}/{vhost_directory(name)}"
-        files.make_dirs(self._disk, path)
+        make_dirs(self._disk, path)
         self._disk.replace_file(
             f"{path}/{files.CONFIG}", files.config_text(self.options.queue_index_segment_entry_count)
         )
         self._disk.replace_file(f"{path}/{files.VHOST_NAME}", name.encode("utf-8", "surrogateescape"))
         for directory in (files.QUEUES, files.PERSISTENT):
-            files.make_dirs(self._disk, f"{path}/{directory}")
+            make_dirs(self._disk, f"{path}/{directory}")
         vhost = self._open_vhost(path)
         vhost.take_over()
         return vhost
@@ -190,8 +197,8 @@ class RabbitVolume(Volume):
     def delete(self, name: str) -> None:
         """Remove a queue with all its files."""
         with self._mutex:
-            self._check_writable()
             log = self.open(name)
+            self._check_writable()
             log.vhost.delete(log.name)
 
     def cursors(self, name: str) -> RabbitCursors:
@@ -232,19 +239,6 @@ class RabbitVolume(Volume):
                 row["arguments"]["x-max-priority"] = max(highest, queue.priority, 1)
         return {"vhosts": [{"name": name} for name in self.vhosts], "queues": list(queues.values())}
 
-    # Durability
-
-    def commit(self, tickets: Iterable[Ticket]) -> None:
-        """Return when all tickets are confirmed: on disk in mode `sync`, written in mode `interval`."""
-        for name, mark in highest_marks(tickets).items():
-            self.open(name).acknowledge(mark)
-
-    def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
-        """The same off the caller's thread."""
-        with self._mutex:
-            self._check_open()
-            return self._committer.submit(self.commit, tickets)
-
     # Life
 
     @property
@@ -254,6 +248,7 @@ class RabbitVolume(Volume):
 
     def damage(self) -> list[Damage]:
         """Findings of the volume and of every queue."""
+        self._check_open()
         found: list[Damage] = []
         for vhost in self.vhosts.values():
             found += vhost.damage
@@ -283,54 +278,37 @@ class RabbitVolume(Volume):
         """How many queues have their map in memory."""
         return sum(vhost.awake for vhost in self.vhosts.values())
 
+    @property
+    def _upkeep_every_s(self) -> float:
+        return TICK_S
+
+    def _upkeep(self) -> None:
+        self.tick()
+
     def _keep(self) -> None:
         """Runs only while some queue is awake: idle queues cost no CPU."""
         while True:
             self._busy.wait()
-            if self._stop.wait(TICK_S):
+            if self._stop.wait(self._upkeep_every_s):
                 return
             self._busy.clear()
-            try:
-                self.tick()
-            except Exception as error:  # the next turn tries again; commits report it to their callers
-                if str(error) != str(self.last_upkeep_error):
-                    LOG.warning("upkeep of %s: %s", self.path, error)
-                self.last_upkeep_error = error
+            self._attempt(self._upkeep, self.path)
             if self.awake:
                 self._busy.set()
 
-    def close(self) -> None:
-        """Clean stop of every queue, then the lock goes."""
-        with self._mutex:
-            if self._closed:
-                return
-            self._stop.set()
-            self._busy.set()
-        if self._keeper is not None:
-            self._keeper.join()
-        self._committer.close()
-        with self._mutex:
-            self._closed = True
-            problems: list[HeadraceError] = []
+    def _end_upkeep(self) -> None:
+        super()._end_upkeep()
+        self._busy.set()
+
+    def _stop_logs(self) -> None:
+        problems: list[HeadraceError] = []
+        for vhost in self.vhosts.values():
             try:
-                for vhost in self.vhosts.values():
-                    try:
-                        vhost.close()
-                    except HeadraceError as problem:
-                        problems.append(problem)
-            finally:
-                if self._lock is not None:
-                    self._lock.release()
-            if problems:
-                raise problems[0]
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"{self.path} was closed; open it again")
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+                vhost.close()
+            except HeadraceError as problem:
+                problems.append(problem)
+        if problems:
+            raise problems[0]
 
 
 def refuse_if_served(root: str) -> None:

@@ -1,4 +1,4 @@
-"""The one door from this room to the Rust core."""
+"""The one module of this package that calls the Rust core."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from headrace._core import (
     DiskLock,
     RocketEncoded,
     RocketIndex,
+    RocketIndexHeader,
     RocketReader,
     RocketScan,
     rocketmq_bytes_of,
@@ -24,6 +25,7 @@ __all__ = [
     "DiskLock",
     "RocketEncoded",
     "RocketIndex",
+    "RocketIndexHeader",
     "RocketReader",
     "RocketScan",
     "rocketmq_bytes_of",

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import threading
 
+from headrace.layouts.base import Damage
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.rocketmq._kernels import Disk, DiskFile, RocketEncoded, RocketReader
-from headrace.layouts.rocketmq.names import COMMIT_LOG, make_dirs, numbered
+from headrace.layouts.rocketmq.names import COMMIT_LOG, misplaced, numbered
+from headrace.layouts.shortcuts import problem_of
+
+ANY_SIZE = 1 << 62
 
 
 class CommitLog:
@@ -33,6 +38,16 @@ class CommitLog:
     def path(self, start: int) -> str:
         """Where the file that begins at an address lies."""
         return f"{self.directory}/{start:020d}"
+
+    def pass_over_unreadable(self) -> list[Damage]:
+        """For readers: files that cannot be opened count as lost, the others are read."""
+        found = misplaced(self.disk, self.directory)
+        for start in list(self.files):
+            problem = problem_of(self.disk, self.path(start), ANY_SIZE)
+            if problem is not None:
+                del self.files[start]
+                found.append(Damage(problem.file, 0, 0, "missing", problem.detail))
+        return found
 
     @property
     def first(self) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from headrace.layouts.rocketmq._kernels import Disk, RocketIndex
-from headrace.layouts.rocketmq.names import INDEX, make_dirs
+from headrace.layouts.directories import make_dirs
+from headrace.layouts.rocketmq._kernels import Disk, RocketIndex, RocketIndexHeader
+from headrace.layouts.rocketmq.names import INDEX
 from headrace.layouts.rocketmq.options import RocketOptions
 
 HEADER, SLOT, ENTRY = 40, 4, 20
@@ -43,7 +44,8 @@ class IndexFiles:
     @property
     def end_address(self) -> int:
         """Messages up to this address are in the index."""
-        return max((index.header()[3] for index in self._files.values() if index.header()[5] > 1), default=-1)
+        headers = [index.header() for index in self._files.values()]
+        return max((header.end_address for header in headers if header.count > 1), default=-1)
 
     def put(self, put: Callable[[RocketIndex, int], int], first: int, total: int, now_ns: int) -> None:
         """Put keys number `first` to `total` in by `put(file, number)`, over as many files as it takes."""
@@ -62,7 +64,7 @@ class IndexFiles:
         name = f"{number:017d}"
         file = self.disk.open(f"{self.directory}/{name}", "write")
         file.set_len(self.size)
-        before = self._files[self._newest].header()[1] if self._newest is not None else 0
+        before = self._files[self._newest].header().end_ms if self._newest is not None else 0
         self._newest, self._files[name] = name, self._open(name, "write", before)
         return self._files[name]
 
@@ -73,7 +75,7 @@ class IndexFiles:
             found += self._files[name].find(f"{topic}#{key}", max_hits - len(found))
         return found
 
-    def names(self) -> dict[str, tuple[int, int, int, int, int, int]]:
+    def names(self) -> dict[str, RocketIndexHeader]:
         """Name → header of every file."""
         return {name: index.header() for name, index in sorted(self._files.items())}
 

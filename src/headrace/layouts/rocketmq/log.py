@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BadInput, ReadOnly, StoreClosed
 from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ticket
@@ -217,6 +217,11 @@ class QueueTask(ScanTask):
     file_bytes: int
     commit_log: tuple[tuple[int, str], ...]
     inflated_max: int
+
+    def own_column(self, name: str, batch: Batch) -> Any:
+        from headrace.layouts.rocketmq.own_columns import own_column
+
+        return own_column(self, name, batch)
 
     def entries(self, first: int, following: int) -> bytes:
         """The queue's own entries: address in the commit log, size, hash of the tag."""

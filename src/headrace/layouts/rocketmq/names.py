@@ -11,16 +11,22 @@ from __future__ import annotations
 import re
 
 from headrace.errors import BadInput
+from headrace.layouts.base import Damage
+from headrace.layouts.directories import misplaced_files
 from headrace.layouts.rocketmq._kernels import Disk
 
 TOPIC_BYTES_MAX = 127
 COMMIT_LOG, QUEUES, INDEX = "commitlog", "consumequeue", "index"
+DLEDGER = "dledger"
+"""How the folder begins that a broker with DLedger has instead of a commit log: not read here."""
 CHECKPOINT, ABORT, LOCK = "checkpoint", "abort", "lock"
 SIDE, DAMAGED, OUR_LOCK = "headrace", "headrace/damaged", "headrace.lock"
 CLEAN_END = "headrace/clean.json"
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _QUEUE = re.compile(r"0|[1-9][0-9]{0,9}")
 _FILE = re.compile(r"[0-9]{20}")
+_DIGITS = re.compile(r"[0-9]+")
+OFFSET_MAX = 2**63 - 1
 
 
 def split_name(name: str) -> tuple[str, int]:
@@ -35,12 +41,30 @@ def split_name(name: str) -> tuple[str, int]:
     return topic, int(queue)
 
 
+def is_log_name(name: str) -> bool:
+    """Whether a log can be called so."""
+    try:
+        split_name(name)
+    except BadInput:
+        return False
+    return True
+
+
 def numbered(disk: Disk, directory: str) -> dict[int, int]:
     """Number in the name → length, of files named by twenty digits, in order."""
     if disk.entry(directory) is None:
         return {}
-    found = {int(n): size for n, is_dir, size in disk.list(directory) if not is_dir and _FILE.fullmatch(n)}
-    return dict(sorted(found.items()))
+    found = {_number(name): size for name, is_dir, size in disk.list(directory) if not is_dir}
+    return dict(sorted((number, size) for number, size in found.items() if number is not None))
+
+
+def _number(name: str) -> int | None:
+    return int(name) if _FILE.fullmatch(name) and int(name) <= OFFSET_MAX else None
+
+
+def misplaced(disk: Disk, directory: str) -> list[Damage]:
+    """What is named as a file of a log and cannot be one."""
+    return misplaced_files(disk, directory, _DIGITS, lambda name: _number(name) is not None, "file")
 
 
 def queue_dirs(disk: Disk, root: str) -> dict[str, str]:
@@ -55,9 +79,3 @@ def queue_dirs(disk: Disk, root: str) -> dict[str, str]:
                 if is_queue and _QUEUE.fullmatch(queue):
                     found[f"{topic}-{queue}"] = f"{base}/{topic}/{queue}"
     return found
-
-
-def make_dirs(disk: Disk, path: str) -> None:
-    """Create a directory and make every new name on the way durable."""
-    for made in disk.create_dir_all(path):
-        disk.sync_dir(made.rsplit("/", 1)[0] or "/")

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from headrace.layouts.room import Options
+from headrace.layouts.layout import Options
 
 
 def _meta(text: str, least: int | None = None, most: int | None = None) -> msgspec.Meta:

@@ -5,10 +5,14 @@ int64 address in the commit log · int32 size · int64 tag hash
 
 from __future__ import annotations
 
+from headrace.layouts.base import Damage
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.rocketmq._kernels import Disk, DiskFile
-from headrace.layouts.rocketmq.names import make_dirs, numbered
+from headrace.layouts.rocketmq.names import misplaced, numbered
+from headrace.layouts.shortcuts import problem_of
 
 ENTRY = 20
+FILE_BYTES_MAX = 1 << 32
 
 
 class QueueFiles:
@@ -29,6 +33,15 @@ class QueueFiles:
     def first(self) -> int:
         """The first offset that the files have room for."""
         return next(iter(self.files), 0) // ENTRY
+
+    def problems(self) -> list[Damage]:
+        """Files that are there and cannot be read."""
+        paths = (f"{self.directory}/{start:020d}" for start in self.files)
+        found = (problem_of(self.disk, path, FILE_BYTES_MAX) for path in paths)
+        return [
+            *misplaced(self.disk, self.directory),
+            *(each for each in found if each is not None),
+        ]
 
     def read(self, first: int, count: int) -> bytes:
         """Entries of offsets from `first` on; fewer at the end of the files."""

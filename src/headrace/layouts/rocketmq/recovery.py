@@ -14,9 +14,10 @@ from hashlib import sha256
 import msgspec
 
 from headrace.layouts.base import Damage
+from headrace.layouts.directories import make_dirs
 from headrace.layouts.rocketmq._kernels import Disk, RocketScan, rocketmq_crc, rocketmq_scan
 from headrace.layouts.rocketmq.commit_log import CommitLog
-from headrace.layouts.rocketmq.names import CHECKPOINT, CLEAN_END, DAMAGED, SIDE, make_dirs
+from headrace.layouts.rocketmq.names import CHECKPOINT, CLEAN_END, DAMAGED, SIDE
 from headrace.layouts.rocketmq.queue_files import ENTRY, QueueFiles, place_of
 
 MAGIC, MAGIC_BLANK = 0xDAA320A7, 0xCBD43194
@@ -27,6 +28,12 @@ SAFETY_MS = 3000
 FILLER_TOPIC = b"headrace_damaged"
 FILLER_LEAST = FIXED + len(FILLER_TOPIC)
 BEFORE_BYTES = 4096
+TAIL_BYTES = 64
+"""The end of a message: its topic is in it, if it has no properties."""
+BLANK_BYTES = 8
+_HOLE = (0).to_bytes(8, "big") + (1).to_bytes(4, "big") + bytes(8)
+"""An entry of size 1 at an address that holds nothing."""
+HOLE_ENTRIES_MAX = 1 << 24
 _CHECKPOINT = struct.Struct(">6q")
 
 
@@ -94,8 +101,61 @@ def read_clean_end(disk: Disk, root: str, log: CommitLog) -> tuple[int, int] | N
     return (said.address, said.store_ms) if _before(disk, log, start, said.address) == said.before else None
 
 
-def recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool) -> Recovered:
-    """Scan what may not be whole, put it right, and say what the queues get."""
+def lost_end(disk: Disk, log: CommitLog, synced: int) -> list[Damage]:
+    """Without a scan: whether the log reaches as far as a writer of ours had synced it."""
+    start, newest = synced - 1 - (synced - 1) % log.file_bytes, max(log.files, default=None)
+    size = log.files.get(start, 0)
+    if not synced or (newest is not None and newest > start):
+        return []
+    if start + size >= synced and any(
+        disk.open(log.path(start)).read_at(max(synced - start - TAIL_BYTES, 0), TAIL_BYTES)
+    ):
+        return []
+    return [
+        _missing(log, max((at + bytes_ for at, bytes_ in log.files.items() if at < start), default=0), synced)
+    ]
+
+
+def _missing(log: CommitLog, first: int, synced: int) -> Damage:
+    """The log ends at `first`, and had been synced up to `synced`."""
+    start = synced - 1 - (synced - 1) % log.file_bytes
+    there = "is there, without its end" if start in log.files else "is not there"
+    detail = f"the file {there}: the log was synced up to address {synced}, and ends at {first}"
+    return Damage(log.path(start), max(first - start, 0), synced - max(first, start), "missing", detail)
+
+
+def _replace_lost(disk: Disk, log: CommitLog, found: Recovered, synced: int) -> None:
+    """What was synced and is gone: its addresses and queue offsets are not given out again. Blanks lead the broker,
+    which knows no gaps between files, over it; the log goes on in a new file."""
+    first = max([found.next, *(end for _, end in found.tails)])
+    if first >= synced:
+        return
+    found.damage.append(_missing(log, first, synced))
+    following = -(-synced // log.file_bytes) * log.file_bytes
+    found.tails.append((found.next, following))
+    start = found.next - found.next % log.file_bytes
+    if log.files:
+        for each in range(start, following, log.file_bytes):
+            at = max(found.next - each, 0)
+            file = disk.open(log.path(each), "write")
+            file.set_len(log.file_bytes)
+            if log.file_bytes - at >= BLANK_BYTES:
+                file.write_at(at, struct.pack(">II", log.file_bytes - at, MAGIC_BLANK))
+            file.sync_data()
+            log.files = {**log.files, each: log.file_bytes}
+        disk.sync_dir(log.directory)
+    found.next = following
+
+
+def recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool, synced: int = 0) -> Recovered:
+    """Scan what may not be whole, put it right, and say what the queues get. `synced`: up to which address a writer of ours
+    had synced the log."""
+    found = _recover(disk, root, log, clean=clean, keys=keys)
+    _replace_lost(disk, log, found, synced)
+    return found
+
+
+def _recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool) -> Recovered:
     starts = list(log.files)
     found = Recovered()
     if not starts:
@@ -105,8 +165,8 @@ def recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool) -
         scan = rocketmq_scan(disk, log.path(start), start, end[0] - start, keys)
         if not scan.bad():
             found.scans.append(scan)
-            found.last_store_ms = scan.times()[1] if scan.counts()[0] else end[1]
-            found.next = start + scan.counts()[2]
+            found.last_store_ms = scan.last_store_ms if scan.messages else end[1]
+            found.next = start + scan.end
             return found
     first = len(starts) - 1 if clean else _first_to_scan(disk, root, log, starts)
     for number, start in enumerate(starts[first:], first):
@@ -116,9 +176,9 @@ def recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool) -
             _mend(disk, root, log, start, scan, newest, found)
             scan = rocketmq_scan(disk, log.path(start), start, 0, keys)
         found.scans.append(scan)
-        if scan.counts()[0]:
-            found.last_store_ms = scan.times()[1]
-        found.next = start + scan.counts()[2]
+        if scan.messages:
+            found.last_store_ms = scan.last_store_ms
+        found.next = start + scan.end
         if not clean:
             disk.open(log.path(start), "write").sync_data()
     return found
@@ -180,10 +240,27 @@ def dispatch(queues: QueueFiles, first: int, entries: bytes) -> None:
     """
     end = queues.end()
     if first > end:
-        hole = (0).to_bytes(8, "big") + (1).to_bytes(4, "big") + bytes(8)
-        queues.write(end, hole * (first - end))
+        queues.write(end, _HOLE * (first - end))
     if queues.read(first, len(entries) // ENTRY) != entries:
         queues.write(first, entries)
+
+
+def queue_from_log(disk: Disk, log: CommitLog, topic: str, queue: int, file_bytes: int) -> QueueFiles:
+    """A queue's entries from the messages themselves, in memory: for readers, where its files cannot be read."""
+    made = QueueFiles(Disk.memory(), f"/{topic}/{queue}", file_bytes)
+    for start in log.files:
+        for of_topic, of_queue, first, entries in rocketmq_scan(
+            disk, log.path(start), start, 0, False
+        ).queues():
+            if (of_topic, of_queue) != (topic, queue):
+                continue
+            if not made.files:
+                # What was before the first message is not known; its file begins where such files begin.
+                begin = first * ENTRY // made.file_bytes * made.file_bytes // ENTRY
+                made.write(begin, _HOLE * (first - begin))
+            if first - made.end() <= HOLE_ENTRIES_MAX:
+                dispatch(made, first, entries)
+    return made
 
 
 def cut_queue(queues: QueueFiles, end_address: int, tails: list[tuple[int, int]]) -> int:

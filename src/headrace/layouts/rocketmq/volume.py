@@ -10,25 +10,24 @@ import ipaddress
 import itertools
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from headrace.errors import BadInput, HeadraceError, NotFound, ReadOnly, StoreClosed
+from headrace.errors import BadInput, NotFound
 from headrace.layouts import posix_lock
-from headrace.layouts.base import Damage, Durability, Ticket, Volume
+from headrace.layouts.base import Damage, Durability, Ticket
+from headrace.layouts.directories import make_dirs
+from headrace.layouts.directory_volume import DirectoryVolume
 from headrace.layouts.group_commit import GroupCommit
-from headrace.layouts.marks import Marks, MarksBeside
+from headrace.layouts.marks import NOTHING, Marks, MarksBefore, MarksBeside
 from headrace.layouts.open_files import OpenFiles, SideBySide
 from headrace.layouts.places import disk_given
 from headrace.layouts.rocketmq import recovery
 from headrace.layouts.rocketmq._kernels import (
     Batch,
     Disk,
-    DiskLock,
     RocketIndex,
     RocketScan,
     rocketmq_encode,
@@ -42,14 +41,13 @@ from headrace.layouts.rocketmq.names import (
     LOCK,
     OUR_LOCK,
     QUEUES,
-    make_dirs,
+    is_log_name,
     numbered,
     queue_dirs,
     split_name,
 )
 from headrace.layouts.rocketmq.options import RocketOptions
 from headrace.layouts.rocketmq.queue_files import QueueFiles
-from headrace.layouts.volume_parts import SoonCommitter, check_words
 from headrace.record import Record
 
 NS_PER_MS = 1_000_000
@@ -57,8 +55,8 @@ HOUR_MS = 3_600_000
 LOG = logging.getLogger("headrace")
 
 
-class RocketVolume(Volume):
-    """An opened store. Use `headrace.open`, or the room."""
+class RocketVolume(DirectoryVolume):
+    """An opened store. Use `headrace.open`."""
 
     layout = "rocketmq"
 
@@ -74,25 +72,18 @@ class RocketVolume(Volume):
         clock: Callable[[], int] = time.time_ns,
         maintenance: bool = True,
     ) -> None:
-        check_words(mode, durability)
+        super().__init__(mode, durability, clock)
         disk = disk_given(path, disk)
-        self.disk, self._real = disk or Disk.real(), disk is None
+        self.disk, self._real = disk or Disk.real(path), disk is None
         self.path, self.options = path.rstrip("/") or "/", options or RocketOptions()
         self._host = _host(self.options.store_host)
-        self.durability: Durability = durability
-        self.read_only, self.clock = mode == "r", clock
         if not create and self.disk.entry(f"{self.path}/{COMMIT_LOG}") is None:
             raise NotFound(
-                f"{self.path}: no store of RocketMQ there (no {COMMIT_LOG!r} directory); create=True makes one"
+                f"{self.path}: no commit log of RocketMQ there (no {COMMIT_LOG!r} directory; DLedger's is not read here); "
+                "create=True makes one"
             )
         self.commit_log = CommitLog(self.disk, self.path, self.options.mapped_file_size_commit_log)
         self._queues: dict[str, RocketQueue] = {}
-        self._mutex, self._closed = threading.RLock(), False
-        self._lock: DiskLock | None = None
-        self._broker_lock: posix_lock.PosixLock | None = None
-        self._committer = SoonCommitter()
-        self._stop, self._keeper = threading.Event(), None
-        self._damage: list[Damage] = []
         self._side_by_side = SideBySide(parallel=self._real)
         self.files = OpenFiles(self.options.open_queues_max, self._side_by_side)
         self._published, self._beside = Marks(self.disk, self.path), MarksBeside(self.disk, self.path)
@@ -101,13 +92,15 @@ class RocketVolume(Volume):
         self.commits = GroupCommit(self.path, lambda: self.commit_log.next, self._sync)
         self.index = IndexFiles(self.disk, self.path, self.options)
         if self.read_only:
+            self._damage += self.commit_log.pass_over_unreadable()
             if self.disk.lock_holder(f"{self.path}/{OUR_LOCK}") is not None:
                 self.follow()
+            elif self.writer_pid() is None:
+                self._damage += recovery.lost_end(self.disk, self.commit_log, self.synced_before())
             return
         self._take(create)
         if maintenance:
-            self._keeper = threading.Thread(target=self._keep, name="headrace-rocketmq", daemon=True)
-            self._keeper.start()
+            self._start_upkeep()
 
     def _take(self, create: bool) -> None:
         if create:
@@ -119,18 +112,12 @@ class RocketVolume(Volume):
                 self._broker_lock = posix_lock.PosixLock(f"{self.path}/{LOCK}", "RocketMQ broker")
             clean = self.disk.entry(f"{self.path}/{ABORT}") is None
             self.disk.replace_file(f"{self.path}/{ABORT}", str(os.getpid()).encode())
+            self._recover(clean, self.synced_before())
             self._published.begin()
-            self._recover(clean)
             self._published.publish(COMMIT_LOG, (self.commit_log.next, 0, 0))
         except BaseException:
             self._release()
             raise
-
-    def _release(self) -> None:
-        if self._broker_lock is not None:
-            self._broker_lock.release()
-        if self._lock is not None:
-            self._lock.release()
 
     def follow(self) -> bool:
         """A reader beside a writer of ours goes as far as that one has synced; whether there is more than before."""
@@ -141,9 +128,15 @@ class RocketVolume(Volume):
         self.commit_log.files = numbered(self.disk, self.commit_log.directory)
         return True
 
-    def _recover(self, clean: bool) -> None:
+    def synced_before(self) -> int:
+        """Up to which address the last writer of ours had synced the commit log; 0 if that is not known."""
+        return (MarksBefore.read(self.disk, self.path).of(COMMIT_LOG) or NOTHING)[0]
+
+    def _recover(self, clean: bool, synced: int) -> None:
         keys = self.options.message_index_enable
-        found = recovery.recover(self.disk, self.path, self.commit_log, clean=clean, keys=keys and not clean)
+        found = recovery.recover(
+            self.disk, self.path, self.commit_log, clean=clean, keys=keys and not clean, synced=synced
+        )
         self.commit_log.next, self._last_store_ms = found.next, found.last_store_ms
         self._damage += found.damage
         for finding in found.damage:
@@ -181,6 +174,7 @@ class RocketVolume(Volume):
 
     def logs(self) -> list[str]:
         """`<topic>-<queue>` of every queue."""
+        self._check_open()
         return sorted({*queue_dirs(self.disk, self.path), *self._queues}, key=split_name)
 
     def open(self, name: str) -> RocketQueue:
@@ -188,12 +182,15 @@ class RocketVolume(Volume):
         with self._mutex:
             self._check_open()
             if name not in self._queues:
-                split_name(name)
-                if not self._exists(name):
+                if not is_log_name(name) or not self._exists(name):
                     raise NotFound(
                         f"{self.path}: no log {name!r}; there are: {', '.join(self.logs()[:20]) or 'none'}"
                     )
                 files = self._files(name)
+                if self.read_only and (problems := files.problems()):
+                    self._damage += problems
+                    size = self.options.mapped_file_size_consume_queue
+                    files = recovery.queue_from_log(self.disk, self.commit_log, *split_name(name), size)
                 self._queues[name] = RocketQueue(self, name, files, files.end(self.durable_end))
             return self._queues[name]
 
@@ -205,8 +202,7 @@ class RocketVolume(Volume):
         """The same for many, which costs less than one by one: their syncs run side by side."""
         with self._mutex:
             self._check_open()
-            if self.read_only:
-                raise ReadOnly(f"{self.path} was opened for reading; open it with mode='rw'")
+            self._check_writable()
             if options:
                 raise BadInput("a queue of RocketMQ has no options of its own; give them to the store")
             absent = [name for name in dict.fromkeys(names) if not self._exists(name)]
@@ -223,7 +219,7 @@ class RocketVolume(Volume):
     def _exists(self, name: str) -> bool:
         topic, queue = split_name(name)
         entry = self.disk.entry(f"{self.path}/{QUEUES}/{topic}/{queue}")
-        return name in self._queues or (entry is not None and entry[0])
+        return name in self._queues or (entry is not None and entry.is_dir)
 
     def delete(self, name: str) -> None:
         """Remove a queue's files. Its messages stay in the commit log until their file goes."""
@@ -264,10 +260,10 @@ class RocketVolume(Volume):
         reader = self.commit_log.reader()
         for address in self.index.find(topic, key, max_hits):
             who = reader.identify(address)
-            if who is None or who[0] != topic or f"{topic}-{who[1]}" not in self.logs():
+            if who is None or who.topic != topic or f"{topic}-{who.queue}" not in self.logs():
                 continue
-            batch = self.open(f"{topic}-{who[1]}").read(who[2], 1)
-            hits = [r for r in batch if r.position == who[2]]
+            batch = self.open(f"{topic}-{who.queue}").read(who.offset, 1)
+            hits = [r for r in batch if r.position == who.offset]
             found += [r for r in hits if key in (r.key or b"").decode("utf-8", "replace").split(" ")]
         return found
 
@@ -280,15 +276,10 @@ class RocketVolume(Volume):
 
     def commit(self, tickets: Iterable[Ticket]) -> None:
         """One sync of the commit log serves all queues."""
+        self._check_open()
         mark = max((ticket.mark for ticket in tickets), default=0)
         if self.durability == "sync":
             self.commits.commit(mark)
-
-    def commit_soon(self, tickets: Iterable[Ticket]) -> Future[None]:
-        """The same off the caller's thread."""
-        with self._mutex:
-            self._check_open()
-            return self._committer.submit(self.commit, tickets)
 
     def tick(self) -> None:
         """What time brings: interval syncs, and files whose time is over."""
@@ -318,53 +309,42 @@ class RocketVolume(Volume):
                     self._queues[name] = RocketQueue(self, name, self._files(name), self._queues[name].next)
         return count
 
-    def _keep(self) -> None:
-        while not self._stop.wait(self.options.flush_interval_commit_log / 1000):
-            try:
-                self.tick()
-            except Exception as error:  # commits report it to their callers
-                LOG.warning("upkeep of %s: %s", self.path, error)
+    @property
+    def _upkeep_every_s(self) -> float:
+        return self.options.flush_interval_commit_log / 1000
+
+    def _upkeep(self) -> None:
+        self.tick()
 
     def writer_pid(self) -> int | None:
         """The process that has the store open for writing."""
         held = self.disk.lock_holder(f"{self.path}/{OUR_LOCK}")
         if held is not None:
-            return held[0]
+            return held.pid
         return posix_lock.holder(f"{self.path}/{LOCK}") if self._real else None
+
+    def own_damage(self) -> list[Damage]:
+        """What was found outside the logs' own messages, so far."""
+        return list(self._damage)
 
     def damage(self) -> list[Damage]:
         """What recovery and readers found."""
+        self._check_open()
         return [*self._damage, *(finding for queue in self._queues.values() for finding in queue.damage())]
 
-    def close(self) -> None:
+    def _stop_logs(self) -> None:
         """Everything synced, the checkpoint written; last the file `abort` goes."""
-        with self._mutex:
-            if self._closed:
-                return
-            self._stop.set()
-        if self._keeper is not None:
-            self._keeper.join()
-        self._committer.close()
-        with self._mutex:
-            self._closed = True
-            try:
-                if not self.read_only:
-                    self._finish()
-            finally:
-                self._release()
-                for queue in self._queues.values():
-                    queue.close()
-                self.index.close()
-                self._side_by_side.close()
+        try:
+            if not self.read_only:
+                self._finish()
+        finally:
+            for queue in self._queues.values():
+                queue.close()
+            self.index.close()
+            self._side_by_side.close()
 
     def _finish(self) -> None:
-        problem: HeadraceError | None = None
-        try:
-            self.commits.commit(self.commit_log.next)
-        except HeadraceError as error:
-            problem = error
-        if problem is not None:
-            raise problem
+        self.commits.commit(self.commit_log.next)
         problems = self._side_by_side.each(lambda queue: queue.files.finish(), self._queues.values())
         if problems:
             raise problems[0]
@@ -372,10 +352,6 @@ class RocketVolume(Volume):
         recovery.write_clean_end(self.disk, self.path, self.commit_log, self._last_store_ms)
         self.disk.remove_file(f"{self.path}/{ABORT}")
         self.disk.sync_dir(self.path)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"{self.path} was closed; open it again")
 
 
 def _put_scanned(scan: RocketScan, index: RocketIndex, start: int) -> int:

@@ -2,10 +2,13 @@
 
 sides.py     what each layout has a place for
 mapping.py   which log becomes which, and on which subject
+plan.py      which log goes where, with which positions; streams that would take one subject are refused
 losses.py    the table of what is kept, carried or lost, before anything is written
-readers.py   durables, groups and consumers with their positions
+joining.py   logs that become one, by time
+joined_readers.py   where the readers of logs that become one stand in it
 target.py    the directory that is written: new or there already, interrupted or not
-run.py       plan, copy, verify
+worker_pool.py      logs side by side
+run.py       copy, compare
 """
 
 from headrace.ops.conversion.run import ConvertReport, convert

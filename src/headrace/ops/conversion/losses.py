@@ -8,9 +8,11 @@ lost      the target has no place for it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
+from headrace.ops.conversion.plan import ConvertedLog
 from headrace.ops.conversion.sides import Side
 
 Fate = Literal["kept", "changed", "carried", "lost"]
@@ -25,8 +27,37 @@ class Loss:
     how: str
 
 
-def losses(source: Side, target: Side, carry: str) -> list[Loss]:
-    """The rows that hold for every log; what depends on one log stands in its plan."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the plan does with logs: which targets take several, and whether one is divided by subject."""
+
+    joined: tuple[str, ...] = ()
+    divided: bool = False
+    all_joined: bool = False
+    order: str = "time"
+    work_queue: bool = False
+
+    @classmethod
+    def of(cls, items: Sequence[ConvertedLog], order: str, *, work_queue: bool) -> Self:
+        """From the plan."""
+        joined = tuple(dict.fromkeys(item.target for item in items if item.joined > 1))
+        return cls(
+            joined,
+            divided=any(item.subjects for item in items),
+            all_joined=all(item.joined > 1 for item in items) and bool(items),
+            order=order,
+            work_queue=work_queue,
+        )
+
+    @property
+    def names(self) -> str:
+        """The joined logs, for people."""
+        more = f" and {len(self.joined) - 5} more" if len(self.joined) > 5 else ""
+        return f"{', '.join(self.joined[:5])}{more}"
+
+
+def losses(source: Side, target: Side, carry: str, shape: Shape) -> list[Loss]:
+    """The rows that hold for the whole conversion; what depends on one log stands in its plan."""
     rows = [Loss("body", "kept", "byte for byte")]
     if source.nulls and not target.nulls:
         fate: Fate = "carried" if target.headers else "lost"
@@ -36,7 +67,14 @@ def losses(source: Side, target: Side, carry: str) -> list[Loss]:
             else "null bodies become empty ones"
         )
         rows.append(Loss("null bodies", fate, how))
-    rows.append(_positions(source, target))
+    rows += _positions(source, target, shape)
+    if shape.joined:
+        how = (
+            "merged by time; each log keeps its own order"
+            if shape.order == "time"
+            else "one log after the other: times go back where the next one begins"
+        )
+        rows.append(Loss(f"order in {shape.names}", "changed", how))
     rows.append(_times(source, target))
     rows += _subjects(source, target, carry)
     if source.keys:
@@ -49,7 +87,7 @@ def losses(source: Side, target: Side, carry: str) -> list[Loss]:
         else:
             rows.append(Loss("keys", "lost", "NATS Streaming's messages have no key"))
     rows += _headers(source, target)
-    rows.append(_readers(source, target))
+    rows += _all_readers(source, target, shape)
     if source.layout == "kafka" and target.layout != "kafka":
         rows.append(
             Loss("transactions", "changed", "committed messages only; control records are no messages")
@@ -65,14 +103,21 @@ def losses(source: Side, target: Side, carry: str) -> list[Loss]:
     return rows
 
 
-def _positions(source: Side, target: Side) -> Loss:
+def _positions(source: Side, target: Side, shape: Shape) -> list[Loss]:
     name = f"{source.position}s"
     if not target.holes:
-        return Loss(name, "changed", f"{target.position}s are numbered anew from 0 without gaps")
+        return [Loss(name, "changed", f"{target.position}s are numbered anew from 0 without gaps")]
+    rows: list[Loss] = []
+    if shape.joined:
+        anew = f"{target.position}s are numbered anew from {target.origin} without gaps"
+        rows.append(Loss(f"{name} in {shape.names}", "changed", anew))
+    if shape.all_joined:
+        return rows
     shift = target.origin - source.origin
     if shift:
-        return Loss(name, "changed", f"{target.position} = {source.position} {'+' if shift > 0 else '-'} 1")
-    return Loss(name, "kept", f"the same {target.position}, gaps included")
+        how = f"{target.position} = {source.position} {'+' if shift > 0 else '-'} 1"
+        return [Loss(name, "changed", how), *rows]
+    return [Loss(name, "kept", f"the same {target.position}, gaps included"), *rows]
 
 
 def _times(source: Side, target: Side) -> Loss:
@@ -140,6 +185,25 @@ def _headers(source: Side, target: Side) -> list[Loss]:
     return rows
 
 
+def _all_readers(source: Side, target: Side, shape: Shape) -> list[Loss]:
+    usual = _readers(source, target)
+    if usual.fate == "lost":
+        return [usual]
+    if shape.work_queue:
+        return [Loss("readers", "lost", "a work queue has none yet: every message is given out once more")]
+    rows = [] if shape.all_joined else [usual]
+    if shape.joined:
+        how = {
+            "jetstream": "one consumer for each name: what it has not settled is pending, the rest is done",
+            "nats_streaming": "one durable for each name: what it has not settled is pending, the rest is done",
+            "kafka": "groups that go on at the first message that was not settled in one of the logs",
+        }[target.layout]
+        rows.append(Loss(f"readers of {shape.names}", "changed", how))
+    if shape.divided:
+        rows.append(Loss("readers of streams that are divided", "lost", "no part has all of their messages"))
+    return rows
+
+
 def _readers(source: Side, target: Side) -> Loss:
     durable = {"jetstream", "nats_streaming"}
     if source.layout in durable and target.layout in durable:
@@ -158,6 +222,8 @@ def _readers(source: Side, target: Side) -> Loss:
         return Loss("readers", "lost", "RabbitMQ's queues keep none")
     if "rocketmq" in (source.layout, target.layout):
         return Loss("readers", "lost", "RocketMQ keeps them outside its store")
+    if source.layout == target.layout:
+        return Loss("readers", "kept", "__consumer_offsets is copied")
     if target.layout == "kafka":
         return Loss("readers", "changed", "groups that go on at the first message that was not settled")
     return Loss("readers", "kept", "groups as durable readers at their committed offset")

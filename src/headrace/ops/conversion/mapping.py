@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import BadInput
+from headrace.layouts.copies import OWN_SUBJECT
 
-OWN_SUBJECT = "{subject}"
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _NOT_IN_STREAM = re.compile(r"[\s.*>/\\\x00-\x1f\x7f-\x9f]")
 _NOT_IN_TOKEN = re.compile(r"[\s*>/\x00-\x1f\x7f]")
@@ -162,14 +162,15 @@ class Mapping:
         if self.subject == OWN_SUBJECT:
             return None
         if self.subject is not None:
-            return fill(self.subject, parts_of(self.source, log), "--subject")
+            # What each message has itself is put in when it is converted.
+            return fill(self.subject, parts_of(self.source, log) | {"subject": OWN_SUBJECT}, "--subject")
         own = self.source == self.target or (self.source == "jetstream") or self.target != "jetstream"
         return None if own else default_subject(self.source, log)
 
 
 def make_mapping(source: str, target: str, rules: Sequence[str], subject: str | None) -> Mapping:
     """BadInput for a rule that says nothing."""
-    if subject is not None and target not in ("jetstream", "rabbitmq"):
+    if subject not in (None, OWN_SUBJECT) and target not in ("jetstream", "rabbitmq"):
         raise BadInput(f"--subject: messages of {target} have no subject of their own; use --map")
     by_subject = source == "jetstream"
     return Mapping(source, target, tuple(Rule.parse(rule, by_subject=by_subject) for rule in rules), subject)

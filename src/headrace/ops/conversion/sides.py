@@ -29,12 +29,20 @@ class Side:
     subject_max: int = NO_LIMIT
     position: str = "sequence"
     log: str = "log"
+    filters: bool = False
+    """Whether a reader may read some subjects of a log only."""
+    claims_subjects: bool = False
+    """Whether a log has subjects that no other may have."""
 
 
 SIDES = {
     side.layout: side
     for side in (
-        Side("jetstream", "nats", 1, 1, False, False, True, True, True, 0xFFFF, "sequence", "stream"),
+        Side(
+            *("jetstream", "nats", 1, 1, False, False, True, True, True, 0xFFFF, "sequence", "stream"),
+            filters=True,
+            claims_subjects=True,
+        ),
         Side("nats_streaming", "nats", 1, 1, False, False, False, True, False, log="channel"),
         Side("kafka", "kafka", 0, MS, True, True, True, True, False, position="offset", log="partition"),
         Side("rocketmq", "rocketmq", 0, 0, True, False, True, False, False, position="offset", log="queue"),

@@ -65,6 +65,11 @@ class Section:
                 found = entry[1]
         return found
 
+    def peek(self, name: str) -> Node | None:
+        """The node under a name, which stays."""
+        entry = self._left.get(name)
+        return entry[1] if entry is not None else None
+
     # One key of a type
 
     def flag(self, *names: str, default: bool = False) -> bool:

@@ -32,6 +32,8 @@ _ONE_PROCESS = "one process is the whole server; for a cluster use nats-server, 
 _NO_JWT = "users and accounts are listed in the configuration"
 _NO_SYSLOG = "log to a file, or to stderr and let the service manager keep it"
 
+# What makes a block listen or connect.
+_STARTS = {"port", "listen", "routes", "remotes", "remote", "gateways"}
 NOT_AT_TOP = {
     **dict.fromkeys(("cluster", "gateway", "leaf", "leafnodes"), _ONE_PROCESS),
     **dict.fromkeys(("connect_error_reports", "reconnect_error_reports"), _ONE_PROCESS),
@@ -147,8 +149,20 @@ def _top(section: Section) -> Options:
         monitor=_monitor(section),
         log=_log(section),
     )
+    _skip_idle_blocks(section)
     section.finish(NOT_AT_TOP)
     return options
+
+
+def _skip_idle_blocks(section: Section) -> None:
+    """Blocks that many files carry along and that would start nothing: nothing is different without them."""
+    for name in ("cluster", "gateway", "leaf", "leafnodes", "mqtt"):
+        node = section.peek(name)
+        if node is None or not isinstance(node.value, dict):
+            continue
+        if _STARTS.isdisjoint(key.lower() for key in node.value):
+            section.take(name)
+            section.findings.warning(node.place, f"{name!r} is not supported; this one would start nothing")
 
 
 def _log(section: Section) -> LogOptions:

@@ -1,1 +1,1 @@
-"""Monitoring over HTTP. The only door to starlette and uvicorn."""
+"""Monitoring over HTTP. Only here are starlette and uvicorn imported."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -19,10 +22,14 @@ from headrace.server.reports.connz import connz
 from headrace.server.reports.form import Asked
 from headrace.server.reports.healthz import healthz
 from headrace.server.reports.jsz import jsz
+from headrace.server.reports.process import thread_stacks
 from headrace.server.reports.varz import varz
 from headrace.server.telemetry import CONTENT_TYPE, Telemetry
 from headrace.server.view import ServerView
 
+FORMATTED_BYTES = 256 << 10
+WORKERS = 2
+"""Threads that make pages."""
 Page = Callable[[ServerView, Asked], dict[str, Any]]
 _ABOUT = {
     "healthz": "Can the server do its work?",
@@ -41,12 +48,18 @@ def make_app(view: ServerView, base_path: str = "") -> Starlette:
     """The application; all pages are below `base_path`."""
     asked_for: Counter[str] = Counter()
     telemetry = Telemetry(view)
+    workers = ThreadPoolExecutor(WORKERS, "headrace-pages")
+
+    async def off_loop(work: Callable[[], Response]) -> Response:
+        """Pages take a while on a large server: clients do not wait for them."""
+        return await asyncio.get_running_loop().run_in_executor(workers, work)
 
     def page(name: str, make: Page) -> Route:
         async def answer(request: Request) -> Response:
             asked_for[request.url.path] += 1
+            asked = Asked(request.query_params)
             try:
-                return _json(make(view, Asked(request.query_params)))
+                return await off_loop(lambda: _json(make(view, asked)))
             except (BadInput, NotFound) as error:
                 return PlainTextResponse(str(error), 400)
 
@@ -54,12 +67,21 @@ def make_app(view: ServerView, base_path: str = "") -> Starlette:
 
     async def health(request: Request) -> Response:
         asked_for[request.url.path] += 1
-        code, document = healthz(view, Asked(request.query_params))
-        return _json(document, code, is_compact=True)
+        asked = Asked(request.query_params)
+
+        def look() -> Response:
+            code, document = healthz(view, asked)
+            return _json(document, code, is_compact=True)
+
+        return await off_loop(look)
 
     async def metrics(request: Request) -> Response:
         asked_for[request.url.path] += 1
-        return Response(telemetry.render(), media_type=CONTENT_TYPE)
+        return await off_loop(lambda: Response(telemetry.render(), media_type=CONTENT_TYPE))
+
+    async def stacks(request: Request) -> Response:
+        asked_for[request.url.path] += 1
+        return await off_loop(lambda: PlainTextResponse(thread_stacks()))
 
     async def index(request: Request) -> Response:
         return HTMLResponse(_index(view, base_path))
@@ -79,15 +101,26 @@ def make_app(view: ServerView, base_path: str = "") -> Starlette:
             page("routez", routez),
             page("leafz", leafz),
             page("gatewayz", gatewayz),
+            page("ipqueuesz", lambda _view, _asked: {}),
+            Route(f"{base_path}/stacksz", stacks),
         ]
     )
 
 
 def _json(document: dict[str, Any], code: int = 200, is_compact: bool = False) -> Response:
     body = msgspec.json.encode(document)
-    if not is_compact:
+    if len(body) > FORMATTED_BYTES:
+        # Written by Python itself: the decoder in C would keep the clients waiting meanwhile.
+        body = json.dumps(document, indent=2, ensure_ascii=False, default=_plain).encode()
+    elif not is_compact:
         body = msgspec.json.format(body, indent=2)
     return Response(body, code, media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _index(view: ServerView, base_path: str) -> str:

@@ -8,6 +8,8 @@ await monitor.stop()
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ import uvicorn
 from headrace.errors import BadInput
 from headrace.server.config.options import RANDOM_PORT, MonitorOptions
 from headrace.server.http.app import make_app
+from headrace.server.nats.listener import join_address, listen_on
 from headrace.server.view import ServerView
 
 CONNECTIONS_MAX = 64
@@ -45,6 +48,8 @@ class Monitor:
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
         self._server = _Quiet(config)
+        log = logging.getLogger("uvicorn.error")
+        log.handlers, log.propagate = [_Errors()], False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -66,6 +71,16 @@ class Monitor:
         self._socket.close()
 
 
+class _Errors(logging.Handler):
+    """What goes wrong in a page is in the server's log; requests that are none are not worth a line each."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logging.getLogger("headrace.server").handle(record)
+
+
 class _Quiet(uvicorn.Server):
     """Signals belong to the server, not to its monitoring."""
 
@@ -75,15 +90,9 @@ class _Quiet(uvicorn.Server):
 
 
 def _bind(options: MonitorOptions) -> socket.socket:
-    port = 0 if options.port in (None, RANDOM_PORT) else options.port
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    port = 0 if options.port in (None, RANDOM_PORT) else options.port or 0
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((options.host, port))
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
+        return listen_on(options.host, port, BACKLOG)
     except OSError as error:
-        listener.close()
-        raise BadInput(f"cannot listen on {options.host}:{port} for monitoring: {error.strerror}") from error
-    return listener
+        text = f"cannot listen on {join_address(options.host, port)} for monitoring: {os.strerror(error.errno or 0)}"
+        raise BadInput(text) from error

@@ -1,5 +1,13 @@
-"""The one door from the front end to the core."""
+"""The one module of the front end that calls the Rust core."""
 
-from headrace._core import CALL, SOCKETS, Exchange, Sockets, __version__
+from headrace._core import (
+    CALL,
+    SOCKETS,
+    Committer,
+    Exchange,
+    Sockets,
+    Traffic,
+    __version__,
+)
 
-__all__ = ["CALL", "SOCKETS", "Exchange", "Sockets", "__version__"]
+__all__ = ["CALL", "SOCKETS", "Committer", "Exchange", "Sockets", "Traffic", "__version__"]

@@ -8,13 +8,18 @@ pause_writing   → the client reads too slowly: nothing more is pushed to it, a
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any, cast
+
+from headrace.server.nats.listener import address_of, join_address
+from headrace.server.nats.protocol_log import ProtocolLog
 
 if TYPE_CHECKING:
     from headrace.server.auth.users import Identity
     from headrace.server.nats.server import NatsServer
 
+LOG = logging.getLogger("headrace.server")
 FINE, ASKING, CLOSE = 0, 1, 2
 WRITE_HIGH_BYTES = 1 << 20
 
@@ -23,6 +28,7 @@ class Client(asyncio.Protocol):
     """A connection of the kind STANDARD or WEBSOCKET; `kind` says which."""
 
     kind = "nats"
+    label = "Client"
 
     def __init__(self, server: NatsServer) -> None:
         self.server = server
@@ -34,48 +40,57 @@ class Client(asyncio.Protocol):
         self.host, self.port = "", 0
         self.name = self.lang = self.version = self.user = ""
         self.account = ""
+        self.protocol = 0
         self.nonce = b""
         self.tls: Any = None
         self.closing = False
+        self.greeted = False
         self.connected = False
         self.checking = False
         self.identity: Identity | None = None
         self.pings_out = 0
         self.pongs_seen = 0
-        self.ping_sent = 0.0
-        self.rtt_s = 0.0
         self.stalled_since: float | None = None
         self.reason = "Client Closed"
+        self.protocol_log = ProtocolLog(self) if server.options.log.trace else None
         self._auth_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"{self.host}:{self.port} - cid:{self.cid}"
+        return f"{join_address(self.host, self.port)} - cid:{self.cid}"
+
+    def described(self) -> str:
+        """The same, with what it said of itself and who it is."""
+        words = [f"v{self.version}" if self.version else "", self.lang, self.name]
+        said = ":".join(word for word in words if word)
+        user = f"{self.account}/user:{self.user}" if self.user else ""
+        return " - ".join([repr(self), *(f'"{each}"' for each in (said, user) if each)])
 
     # Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there: INFO first, or TLS first."""
-        first = self.slot < 0
+        """A client is there. Where TLS comes in between it is called a second time, with the transport that stays."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        if first:
-            peer: Any = transport.get_extra_info("peername") or ("", 0)
-            self.host, self.port = (str(peer[0]), int(peer[1])) if len(peer) > 1 else (str(peer), 0)
-            self.server.opened(self)
-            return
         self.tls = transport.get_extra_info("ssl_object")
+        if self.slot < 0:
+            self.host, self.port = address_of(transport.get_extra_info("peername"))
+            self.server.opened(self)
+        else:
+            self.server.ready(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client."""
         server = self.server
         self.active_ns = time.time_ns()
+        if self.protocol_log is not None:
+            self.protocol_log.received(data)
         fed = server.exchange.feed(self.slot, data)
         if fed:
-            self.attend(fed)
+            self.on_notice(fed)
         server.schedule()
 
-    def attend(self, fed: int) -> None:
+    def on_notice(self, fed: int) -> None:
         """What `feed` asks for: check a CONNECT and go on, or the end."""
         while fed == ASKING and not self.closing and not self.checking:
             if not self.server.handshake.check(self):
@@ -88,6 +103,8 @@ class Client(asyncio.Protocol):
         """Bytes for the client."""
         if self.closing:
             return
+        if self.protocol_log is not None:
+            self.protocol_log.sent(data)
         self.transport.write(data)
         if self.stalled_since is not None:
             waiting = self.transport.get_write_buffer_size()
@@ -141,6 +158,7 @@ class Client(asyncio.Protocol):
         self.cancel_auth_timer()
         if self._end_timer is not None:
             self._end_timer.cancel()
+        LOG.debug("%s - %s connection closed: %s", self.described(), self.label, self.reason)
         self.server.closed(self)
 
     # Until CONNECT

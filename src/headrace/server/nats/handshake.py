@@ -107,7 +107,7 @@ class Handshake:
             return
         client.transport.resume_reading()
         if self._checked(client, connect, identity):
-            client.attend(self._server.exchange.feed(client.slot, b""))
+            client.on_notice(self._server.exchange.feed(client.slot, b""))
         self._server.schedule()
 
     def _checked(self, client: Client, connect: dict[str, Any], identity: Identity | None) -> bool:
@@ -128,6 +128,9 @@ class Handshake:
         client.user, client.account = identity.user, identity.account
         client.name, client.lang = _text(connect, "name"), _text(connect, "lang")
         client.version = _text(connect, "version")
+        protocol = connect.get("protocol")
+        client.protocol = protocol if isinstance(protocol, int) else 0
+        server.first_ping(client)
         exchange.accept(
             client.slot,
             exchange.account(identity.account),

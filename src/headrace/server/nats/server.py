@@ -14,6 +14,7 @@ import logging
 import secrets
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from headrace.server.auth.users import Authenticator, Identity
@@ -21,38 +22,47 @@ from headrace.server.nats._kernels import SOCKETS, Exchange, Sockets
 from headrace.server.nats.client import Client
 from headrace.server.nats.committer import ThreadCommitter
 from headrace.server.nats.handshake import Handshake
+from headrace.server.nats.listener import Listener
+from headrace.server.nats.opening import EarlyTransport, accept_transport
 from headrace.server.nats.sockets import (
     ASKING,
     FLOWING,
     GONE,
     REFUSED,
     STALLED,
-    Listener,
     SocketTransport,
+    accept_plain,
 )
-from headrace.server.nats.spin import LOOK_NS, Spin
+from headrace.server.nats.spin import LOOK_NS, SYNC_LOOK_NS, Spin
 from headrace.server.tls import Tls
-from headrace.streams.engine import Engine
+from headrace.streams.engine import StreamEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import socket
+    from collections.abc import Callable, Coroutine
 
-    from headrace.layouts.jetstream.volume import JetStreamVolume
+    from headrace.layouts.stream_store import StreamVolume
     from headrace.server.config.options import Options
 
 CLOSED_KEPT = 10_000
-BACKLOG = 4096
+FIRST_PING_S = 2.0
+WORKERS = 16
+"""Threads for what is not done on the loop. They mostly wait for syncs, which the file system does for all at once."""
 SLICE_NS = 4_000_000
 """So long the sockets are served without going back to the loop, where new clients and monitoring wait."""
 SHARED_SLICE_NS = 1_000_000
 """The same where the loop has clients of its own to serve."""
+INFO_PROTOCOL = 1
+"""What a client says in CONNECT if it takes INFO at any time."""
+SETTLE_S, DRAIN_S, LOOK_S = 1.0, 0.5, 0.002
+"""At the end: how long answers may wait for the disk, how long clients may take to read the last bytes; how often to look."""
 NAME_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
 class NatsServer:
     """One server on one event loop."""
 
-    def __init__(self, options: Options, volume: JetStreamVolume | None, log: logging.Logger) -> None:
+    def __init__(self, options: Options, volume: StreamVolume | None, log: logging.Logger) -> None:
         self.options, self.volume, self.log = options, volume, log
         self.loop = asyncio.get_running_loop()
         self.id = "N" + "".join(secrets.choice(NAME_LETTERS) for _ in range(55))
@@ -65,16 +75,13 @@ class NatsServer:
             secrets.randbits(63),
             options.max_pending,
         )
-        self.engine = Engine(self.exchange, volume, options=options)
-        self.sockets = Sockets() if SOCKETS and options.tls is None else None
-        wake = self.sockets.wake if self.sockets is not None else None
-        self.engine.committer = self.committer = ThreadCommitter(self.loop, self._released, wake)
-        self.engine.on_work = self.schedule
-        self.engine.run_off_loop = self._off_loop
-        self.engine.backlog = self._backlog
-        if self.sockets is not None:
-            self.engine.send_early = self._send_early
-        self._told: list[tuple[int, int]] = []
+        self.engine = StreamEngine(self.exchange, volume)
+        in_core = SOCKETS and options.tls is None and not options.log.trace
+        self.sockets = Sockets() if in_core else None
+        self.engine.committer = self.committer = ThreadCommitter(self.loop, self._released, self.sockets)
+        self.engine.host = self
+        self._workers = ThreadPoolExecutor(WORKERS, "headrace-work")
+        self._notices: list[tuple[int, int]] = []
         self.handshake = Handshake(self, Authenticator(options))
         self.tls = Tls(options.tls) if options.tls is not None else None
         self.clients: dict[int, Client] = {}
@@ -85,7 +92,9 @@ class NatsServer:
         self.websocket_port: int | None = None
         self.websocket_tls: Tls | None = None
         self.port = options.port
-        self._servers: list[asyncio.AbstractServer] = []
+        self._listener = Listener(self.loop, log, self._accepted)
+        self._websocket: Listener | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._bound = False
         self._cid = 0
         self._scheduled = False
@@ -93,7 +102,6 @@ class NatsServer:
         self._timer_ns = 0
         self._spin = Spin()
         self._leaving = False
-        self._listener = Listener(self, self.sockets) if self.sockets is not None else None
         if self.sockets is not None:
             self.loop.add_reader(self.sockets.fileno(), self._ready)
         self._pinger = self.loop.call_later(options.ping_interval_ns / 1e9, self._ping_all)
@@ -104,95 +112,70 @@ class NatsServer:
     async def bind(self) -> None:
         """Take the client port, without answering yet; OSError when it is taken."""
         options = self.options
-        port = 0 if options.port < 0 else options.port
-        if self._listener is not None:
-            self.port = await self._listener.bind(options.host, port, BACKLOG)
-        else:
-            await self._bind_transports(port)
+        self.port = await self._listener.bind(options.host, max(options.port, 0))
         if options.websocket is not None:
             from headrace.server.nats.websocket import bind_websocket  # few have one, and it takes a while
 
-            self._servers.append(await bind_websocket(self, options.websocket))
+            self._websocket = await bind_websocket(self, options.websocket)
         self._bound = True
-
-    async def _bind_transports(self, port: int) -> None:
-        options = self.options
-        first = self.tls is not None and self.tls.options.handshake_first
-        server = await self.loop.create_server(
-            lambda: Client(self),
-            options.host,
-            port,
-            backlog=BACKLOG,
-            ssl=self.tls.context if first and self.tls is not None else None,
-            reuse_address=True,
-            start_serving=False,
-        )
-        self._servers.append(server)
-        self.port = server.sockets[0].getsockname()[1]
 
     async def listen(self) -> None:
         """Let clients in."""
         if not self._bound:
             await self.bind()
-        if self._listener is not None:
-            self._listener.start()
-        for server in self._servers:
-            await server.start_serving()
+        self._listener.start()
+        if self._websocket is not None:
+            self._websocket.start()
 
     def stop_listening(self) -> None:
         """No new clients."""
-        if self._listener is not None:
-            self._listener.close()
-        for server in self._servers:
-            server.close()
+        self._listener.close()
+        if self._websocket is not None:
+            self._websocket.close()
+
+    def _accepted(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        if self.sockets is not None:
+            accept_plain(self, self.sockets, sock, peer)
+        else:
+            accept_transport(self, sock, peer)
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run it beside the clients; the loop alone would forget it."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # Clients
 
     def opened(self, client: Client) -> None:
-        """A new connection: number, room on the exchange, INFO."""
-        options = self.options
+        """A new connection: number, slot on the exchange. It is ready at once unless TLS comes before."""
         self._cid += 1
         client.cid = self._cid
         self.total_connections += 1
         locked = not self.handshake.authenticator.is_open
         client.slot = self.exchange.open(self.exchange.account("$G"), locked)
         self.clients[client.slot] = client
+        self.log.debug("%s - %s connection created", client, client.label)
         if isinstance(client.transport, SocketTransport):
             client.transport.start(client)
-        client.tls = client.transport.get_extra_info("ssl_object")
+        if not isinstance(client.transport, EarlyTransport):
+            self.ready(client)
+
+    def greet(self, client: Client) -> None:
+        """INFO, and a place if there is one left."""
+        client.greeted = True
         client.send(self.handshake.info_line(client))
-        if len(self.clients) > options.max_connections > 0:
+        if len(self.clients) > self.options.max_connections > 0:
             self.exchange.refuse(client.slot, "maximum connections exceeded")
             client.close("maximum connections exceeded")
-            return
-        if (
-            self.tls is not None
-            and client.tls is None
-            and client.kind == "nats"
-            and not options.allow_non_tls
-        ):
-            client.transport.pause_reading()
-            self.loop.create_task(self._upgrade(client))
-        if locked:
-            client.set_auth_timer(options.auth_timeout_ns / 1e9)
 
-    async def _upgrade(self, client: Client) -> None:
-        assert self.tls is not None
-        try:
-            transport = await self.loop.start_tls(
-                client.transport,
-                client,
-                self.tls.context,
-                server_side=True,
-                ssl_handshake_timeout=self.tls.options.timeout_ns / 1e9,
-            )
-        except (OSError, TimeoutError) as error:
-            self.log.error("%s - TLS handshake error: %s", client, error)
-            client.abort("TLS Handshake Failure")
-            return
-        if transport is None:
-            return
-        client.connection_made(transport)
+    def ready(self, client: Client) -> None:
+        """Bytes may flow: INFO if it was not sent in clear before TLS, and the clock for CONNECT."""
+        if not client.greeted:
+            self.greet(client)
+        if not client.closing and not self.handshake.authenticator.is_open:
+            client.set_auth_timer(self.options.auth_timeout_ns / 1e9)
 
     def admit(self, client: Client, identity: Identity) -> str | None:
         """May one more connection of that account stay? The text that refuses it, or None."""
@@ -237,11 +220,16 @@ class NatsServer:
         self.engine.wake_stalled()
         self.schedule()
 
-    def _backlog(self, slot: int) -> int:
-        client = self.clients.get(slot)
+    def backlog(self, conn: int) -> int:
+        """Bytes that a client has not taken yet."""
+        client = self.clients.get(conn)
         return client.waiting_bytes() if client is not None else 0
 
     # The turn
+
+    def wake_loop(self) -> None:
+        """The engine has work."""
+        self.schedule()
 
     def schedule(self) -> None:
         """Have a turn soon."""
@@ -253,7 +241,7 @@ class NatsServer:
         self._scheduled = True  # what this turn wakes is served in it
         self.engine.turn()
         self._scheduled = False
-        if self.engine.ready:
+        if self.engine.has_work:
             self.schedule()
         self.flush()
         self._set_timer()
@@ -263,21 +251,22 @@ class NatsServer:
         self.flush()
         self._set_timer()
 
-    def _send_early(self) -> None:
-        """In the middle of a turn: what the sockets have to say waits for its end."""
-        assert self.sockets is not None
-        _, told = self.sockets.flush(self.exchange)
-        if told is not None:
-            self._told += told
+    def send_early(self) -> None:
+        """In the middle of a turn, where sockets are the core's: what they have to say waits for its end."""
+        if self.sockets is None:
+            return
+        _, notices = self.sockets.flush(self.exchange)
+        if notices is not None:
+            self._notices += notices
 
     def flush(self) -> None:
         """Send what is there."""
         if self.sockets is not None:
-            others, told = self.sockets.flush(self.exchange)
-            if self._told:
-                told, self._told = self._told + (told or []), []
-            if told is not None:
-                self.attend(told)
+            others, notices = self.sockets.flush(self.exchange)
+            if self._notices:
+                notices, self._notices = self._notices + (notices or []), []
+            if notices is not None:
+                self.handle_notices(notices)
             if not others:
                 return
         for slot, data in self.exchange.take_output():
@@ -301,7 +290,7 @@ class NatsServer:
         self._serve(*sockets.pump(exchange, time.time_ns()))
         # Somebody who left must be off the exchange before the next message is routed.
         while not self._leaving and spin.pays(ends):
-            found = sockets.seek(exchange, LOOK_NS)
+            found = sockets.seek(exchange, SYNC_LOOK_NS if self.engine.commit_runs else LOOK_NS)
             if found is None:
                 spin.miss()
                 return
@@ -313,21 +302,21 @@ class NatsServer:
         self._leaving = True
         self.loop.call_soon(client.connection_lost, None)
 
-    def _serve(self, woken: bool, told: list[tuple[int, int]] | None) -> None:
-        if told is not None:
-            self.attend(told)
+    def _serve(self, woken: bool, notices: list[tuple[int, int]] | None) -> None:
+        if notices is not None:
+            self.handle_notices(notices)
         if woken:
             self.committer.take()
         self._turn()
 
-    def attend(self, told: list[tuple[int, int]]) -> None:
+    def handle_notices(self, notices: list[tuple[int, int]]) -> None:
         """What the sockets have to say beyond bytes."""
-        for slot, notice in told:
+        for slot, notice in notices:
             client = self.clients.get(slot)
             if client is None or not isinstance(client.transport, SocketTransport):
                 continue
             if notice in (ASKING, REFUSED):
-                client.attend(notice)
+                client.on_notice(notice)
             elif notice == GONE:
                 client.transport.lost()
             elif notice == STALLED:
@@ -350,7 +339,9 @@ class NatsServer:
         self._timer = None
         self._turn()
 
-    def _off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def run_off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Work of the engine on a thread; the result comes back on the loop."""
+
         def guarded() -> Any:
             try:
                 return work()
@@ -361,7 +352,7 @@ class NatsServer:
             done(result)
             self.schedule()
 
-        task = self.loop.run_in_executor(None, guarded)
+        task = self.loop.run_in_executor(self._workers, guarded)
         task.add_done_callback(lambda finished: back(finished.result()))
 
     # Pings
@@ -370,7 +361,7 @@ class NatsServer:
         """PING to everybody who was silent; who owes too many answers is stale."""
         self._pinger = self.loop.call_later(self.options.ping_interval_ns / 1e9, self._ping_all)
         for client in list(self.clients.values()):
-            if client.closing:
+            if client.closing or isinstance(client.transport, EarlyTransport):
                 continue
             pongs = self.exchange.pongs(client.slot)
             if pongs > client.pongs_seen:
@@ -381,34 +372,52 @@ class NatsServer:
                 client.close("Stale Connection")
                 continue
             client.pings_out += 1
-            client.ping_sent = time.monotonic()
-            self.exchange.write(client.slot, b"PING\r\n")
+            self.exchange.ping(client.slot)
         self.flush()
+
+    def first_ping(self, client: Client) -> None:
+        """Soon after CONNECT, so that the time of a round trip is known; nats-server waits as long."""
+        self.loop.call_later(min(FIRST_PING_S, self.options.ping_interval_ns / 1e9), self._ping_first, client)
+
+    def _ping_first(self, client: Client) -> None:
+        if not client.closing and self.exchange.rtt_ns(client.slot) == 0:
+            self.exchange.ping(client.slot)
+            self.flush()
 
     # Life
 
     def send_info(self) -> None:
         """Tell everybody who listens to INFO what changed (lame duck, new addresses)."""
         for client in list(self.clients.values()):
-            if client.connected:
+            if client.connected and client.protocol >= INFO_PROTOCOL:
                 client.send(self.handshake.info_line(client))
 
     async def close(self, before: Callable[[], Any] = lambda: None) -> None:
-        """End: no new clients, those that are there are closed, everything handed over is synced.
+        """End: no new clients, nothing more is read, what was read is answered, then all are closed.
 
         `before` is called when everything that arrived has been served: the last word to waiting clients.
         """
         self._pinger.cancel()
         self.stop_listening()
+        for client in self.clients.values():
+            if not client.closing:
+                client.transport.pause_reading()
         self.engine.turn()
+        await self._until(lambda: not self.engine.waits, SETTLE_S)
         before()
         self.flush()
         for client in list(self.clients.values()):
             client.close("Server Shutdown")
-        await asyncio.sleep(0)
-        await self.loop.run_in_executor(None, self.committer.close)
-        self.committer.take()
+        await self._until(lambda: not self.clients, DRAIN_S)
+        await self.loop.run_in_executor(None, self._workers.shutdown)
+        await self.loop.run_in_executor(None, self.committer.wait)
+        self.committer.close()
         if self.sockets is not None:
             self.loop.remove_reader(self.sockets.fileno())
         if self._timer is not None:
             self._timer.cancel()
+
+    async def _until(self, done: Callable[[], bool], limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while not done() and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_S)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from websockets.datastructures import Headers
@@ -21,10 +21,11 @@ from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 
 from headrace.server.nats.client import Client
-from headrace.server.tls import Tls
+from headrace.server.nats.listener import Listener, join_address
+from headrace.server.tls import Tls, log_handshake
 
 if TYPE_CHECKING:
-    import ssl
+    import socket
 
     from headrace.server.config.options import WebsocketOptions
     from headrace.server.nats.server import NatsServer
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("headrace.websocket")
 LOG.setLevel(logging.WARNING)  # below that the package tells of each connection; the server does so itself
 
-BACKLOG = 4096
 FRAME_BYTES_STRANGER = 64 << 10
 FRAME_BYTES_MIN = 8 << 20
 """Clients put what they kept while they were disconnected into one frame: it may be larger than a message."""
@@ -49,33 +49,32 @@ CLOSE_CODES = {
 """Everything else is a matter of policy: who may connect, and how many."""
 
 
-async def bind_websocket(server: NatsServer, options: WebsocketOptions) -> asyncio.AbstractServer:
+async def bind_websocket(server: NatsServer, options: WebsocketOptions) -> Listener:
     """Take the WebSocket port, without answering yet; OSError when it is taken."""
-    tls = Tls(options.tls) if options.tls is not None else None
-    server.websocket_tls = tls
-    listener = await server.loop.create_server(
-        lambda: WebsocketClient(server, options),
-        options.host,
-        max(options.port, 0),
-        backlog=BACKLOG,
-        ssl=_newest(tls) if tls is not None else None,
-        ssl_handshake_timeout=tls.options.timeout_ns / 1e9 if tls is not None else None,
-        reuse_address=True,
-        start_serving=False,
-    )
-    server.websocket_port = listener.sockets[0].getsockname()[1]
+    server.websocket_tls = Tls(options.tls) if options.tls is not None else None
+
+    def accepted(sock: socket.socket, peer: tuple[str, int]) -> None:
+        server.keep(_open(server, options, sock, peer))
+
+    listener = Listener(server.loop, server.log, accepted)
+    server.websocket_port = await listener.bind(options.host, max(options.port, 0))
     return listener
 
 
-def _newest(tls: Tls) -> ssl.SSLContext:
-    """A listener keeps its context; by this each new connection gets the certificates of the last reload."""
-
-    def choose(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = tls.context
-
-    context = tls.context
-    context.sni_callback = choose
-    return context
+async def _open(
+    server: NatsServer, options: WebsocketOptions, sock: socket.socket, peer: tuple[str, int]
+) -> None:
+    """TLS, if there is any, with the certificates of the last reload; the request comes then."""
+    tls = server.websocket_tls
+    try:
+        await server.loop.connect_accepted_socket(
+            lambda: WebsocketClient(server, options),
+            sock,
+            ssl=tls.context if tls is not None else None,
+            ssl_handshake_timeout=tls.options.timeout_ns / 1e9 if tls is not None else None,
+        )
+    except (OSError, TimeoutError) as error:
+        log_handshake(server.log, f"websocket: TLS handshake error from {join_address(*peer)}", error)
 
 
 class WebsocketClient(Client):

@@ -68,7 +68,7 @@ def account_stats(account: AccountFacts) -> dict[str, Any]:
         "name": account.name,
         "conns": account.connections,
         "leafnodes": 0,
-        "total_conns": account.total_connections,
+        "total_conns": account.connections,  # of all servers of a cluster
         "num_subscriptions": account.subscriptions,
         "sent": {**sent, **_NO_ONE_ELSE},
         "received": {**received, **_NO_ONE_ELSE},

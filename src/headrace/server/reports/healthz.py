@@ -59,7 +59,7 @@ def _about(view: ServerView, asked: Asked) -> tuple[int, list[Finding]]:
 
 
 def _missing(view: ServerView, account: str, stream: str, consumer: str) -> Finding | None:
-    jetstream = view.jetstream()
+    jetstream = view.jetstream(with_streams=True)
     found: JsAccountFacts | None = None
     for each in jetstream.accounts if jetstream else ():
         found = each if each.name == account else found

@@ -14,7 +14,7 @@ CONSUMERS_MAX_DEFAULT = 1000  # what nats-server allows a stream when nobody say
 
 def jsz(view: ServerView, asked: Asked) -> dict[str, Any]:
     """`accounts`, `streams` and `consumers` ask for ever more; each of them brings those before it."""
-    facts, jetstream = view.facts(), view.jetstream()
+    facts, jetstream = view.facts(), view.jetstream(with_streams=True)
     head = {"server_id": facts.id, "now": now()}
     if jetstream is None:
         nothing = JetStreamFacts(0, 0)
@@ -49,7 +49,7 @@ def jsz(view: ServerView, asked: Asked) -> dict[str, Any]:
 
 def account_jsz(view: ServerView, name: str, asked: Asked) -> dict[str, Any]:
     """One account, for the system account."""
-    jetstream = view.jetstream()
+    jetstream = view.jetstream(with_streams=True)
     for account in jetstream.accounts if jetstream else ():
         if account.name == name:
             with_consumers = asked.flag("consumers", "consumer")

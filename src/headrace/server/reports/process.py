@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import threading
 import time
+import traceback
 from pathlib import Path
 
 _STATM = Path("/proc/self/statm")
@@ -42,3 +44,12 @@ class CpuGauge:
 
 
 CPU = CpuGauge()  # one per process, as the process is
+
+
+def thread_stacks() -> str:
+    """Where every thread is at this moment."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts: list[str] = []
+    for number, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
+        parts.append(f"thread {number} [{names.get(number, '?')}]:\n{''.join(traceback.format_stack(frame))}")
+    return "\n".join(parts)

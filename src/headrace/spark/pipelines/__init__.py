@@ -19,14 +19,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headrace.client import Access, ServerVolume, StreamTarget, read_access
+from headrace.layouts.report import Report
 from headrace.ops import archive as archiving
 from headrace.ops import parallel
 from headrace.ops import replay as replaying
 from headrace.ops.archive import ArchiveOptions, ArchiveResult
 from headrace.ops.conversion import ConvertReport
 from headrace.ops.replay import DirectoryTarget, ReplayResult, ReplayTask, Target
-from headrace.ops.verify import VerifyReport
-from headrace.ops.volumes import VolumeReport
 from headrace.spark.pipelines.engine import SparkEngine, new_session
 
 __all__ = [
@@ -91,7 +90,7 @@ def verify(
     key: str | None = None,
     session: SparkSession | None = None,
     master: str | None = None,
-) -> VerifyReport | VolumeReport:
+) -> Report:
     """Check every byte of a store."""
     with engine(session, master) as made:
         return parallel.verify(path, stream=stream, key=key, engine=made)

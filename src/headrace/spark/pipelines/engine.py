@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -23,14 +22,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import BadInput, HeadraceError
+from headrace.spark.interpreter import SUBMITTED
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 WAVES_AT_ONCE = 2
 ITEMS_PER_CORE = 4
-SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit, which has said where to run."""
 NO_JAVA = (
     "Spark needs Java 17 or newer and finds none (neither JAVA_HOME nor `java` on the PATH): install one, or take "
     "--engine local, which needs none"
@@ -103,7 +101,6 @@ def new_session(master: str | None = None) -> SparkSession:
     """A session for a pipeline. BadInput in one line where there is no Java."""
     if not master or master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SUBMITTED not in os.environ and not java_found():
         raise BadInput(NO_JAVA)
     builder: Any = SparkSession.builder

@@ -60,7 +60,6 @@ func main() {
 			must(fmt.Errorf("ordered: message %d is %s", n, message.Data()))
 		}
 	}
-	iterator.Stop()
 	bucket, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "GOKV", History: 3})
 	must(err)
 	revision, err := bucket.Create(ctx, "colour", []byte("blue"))
@@ -86,5 +85,12 @@ func main() {
 	must(message.DoubleAck(ctx))
 	info, err := consumer.Info(ctx)
 	must(err)
+	// The ordered consumer was in the server's memory: the client makes it anew and goes on behind what it had.
+	following, err := iterator.Next()
+	must(err)
+	if metadata, err := following.Metadata(); err != nil || metadata.Sequence.Stream != ack.Sequence {
+		must(fmt.Errorf("ordered, after the restart: %s at %v (%v)", following.Data(), metadata, err))
+	}
+	iterator.Stop()
 	fmt.Println("done", ack.Sequence, string(message.Data()), info.AckFloor.Stream)
 }

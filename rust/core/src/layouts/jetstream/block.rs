@@ -17,6 +17,8 @@ use crate::disk::{Disk, DiskResult};
 use crate::hash::HashKey;
 
 const COMPRESSED: &[u8; 4] = b"cmp\x01";
+/// The mark, the longest size, the identifier of the stream.
+const HEAD_MAX: usize = 4 + 10 + 10;
 /// A block is at most a full one plus one record of the largest size; anything above is not ours to load.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 30;
 const NO_SLOT: u32 = u32::MAX;
@@ -251,7 +253,7 @@ pub fn read_plain(disk: &dyn Disk, path: &str, cipher: Option<&BlockKey>) -> Dis
         // The nonce came out of the block's own key file, so its size fits; a block never outruns the key stream.
         let _ = block_keystream_apply(key.cipher, &key.seed, &key.nonce, 0, &mut bytes);
     }
-    if !bytes.starts_with(COMPRESSED) {
+    if !bytes.starts_with(COMPRESSED) && compress::s2_identifier(&bytes[..bytes.len().min(HEAD_MAX)]).is_none() {
         return Ok((bytes, file_len, Vec::new()));
     }
     let (plain, findings) = decompress(&bytes);
@@ -267,26 +269,35 @@ fn decompress(packed: &[u8]) -> (Vec<u8>, Vec<Finding>) {
         detail,
     };
     let mut reader = Reader::new(packed);
-    reader.at = COMPRESSED.len();
-    let plain_len = match reader.uvarint() {
-        Ok(len) if len <= BLOCK_BYTES_MAX && len >= HASH_SIZE as u64 && reader.left() >= HASH_SIZE => len as usize,
-        _ => {
-            let detail = "the compressed block's size field cannot be read".to_string();
-            return (Vec::new(), vec![finding(FindingKind::UnsoundTail, 0, packed.len(), detail)]);
-        }
-    };
-    let (body, tail) = packed[reader.at..].split_at(reader.left() - HASH_SIZE);
-    let (mut plain, bad) = compress::s2_decompress_stream_tolerant(body, plain_len - HASH_SIZE);
+    reader.at = COMPRESSED.len().min(packed.len());
+    let stated = reader.uvarint().ok();
+    // A damaged head does not matter: the stream begins with its identifier, and its chunks state their sizes.
+    let head = compress::s2_identifier(&packed[..packed.len().min(HEAD_MAX)]).unwrap_or(reader.at);
+    if packed.len() - head < HASH_SIZE {
+        let detail = "the compressed block ends in its head".to_string();
+        return (Vec::new(), vec![finding(FindingKind::UnsoundTail, 0, packed.len(), detail)]);
+    }
+    let (body, tail) = packed[head..].split_at(packed.len() - head - HASH_SIZE);
+    let own = compress::s2_stated_len(body).filter(|len| *len as u64 <= BLOCK_BYTES_MAX);
+    let stated = stated.filter(|len| (HASH_SIZE as u64..=BLOCK_BYTES_MAX).contains(len));
+    let stated = stated.map(|len| len as usize - HASH_SIZE);
+    let damaged_head = !packed.starts_with(COMPRESSED) || own.is_some_and(|own| stated != Some(own));
+    let expected = own.or(stated).unwrap_or(0);
+    let (mut plain, bad) = compress::s2_decompress_stream_tolerant(body, expected, BLOCK_BYTES_MAX as usize);
     plain.extend_from_slice(tail);
+    let head_finding = damaged_head.then(|| {
+        let detail = "turned back: the head of a compressed block, from its chunks".to_string();
+        finding(FindingKind::Repaired, 0, head, detail)
+    });
     let findings = bad.iter().map(|chunk| {
         let detail = format!(
             "an S2 chunk cannot be read: plain bytes {} to {} are lost",
             chunk.out_offset,
             chunk.out_offset + chunk.out_len
         );
-        finding(FindingKind::BadRecord, reader.at + chunk.in_offset, chunk.in_len, detail)
+        finding(FindingKind::BadRecord, head + chunk.in_offset, chunk.in_len, detail)
     });
-    (plain, findings.collect())
+    (plain, head_finding.into_iter().chain(findings).collect())
 }
 
 /// The packed form of a sealed block: what 2.10 and later write with `compression: s2`.
@@ -313,8 +324,11 @@ pub fn load_taking(
     take: Option<&mut Taker<'_>>,
 ) -> DiskResult<(Vec<u8>, u64, Scan)> {
     let (mut data, file_len, findings) = read_plain(disk, path, block.cipher.as_ref())?;
-    let guard = guard.and_then(|bytes| Guard::decode(bytes, &data));
+    let guard = guard.and_then(Guard::parse);
+    let guard_covers = guard.as_ref().map_or(0, |(guard, _)| guard.covered);
+    let guard = guard.filter(|(guard, last_hash)| guard.fits(&data, last_hash)).map(|found| found.0);
     let mut scan = scan_taking(&mut data, &block.key, &Hints { guard: guard.as_ref() }, take);
+    scan.guard_covers = guard_covers;
     scan.findings.splice(0..0, findings);
     Ok((data, file_len, scan))
 }

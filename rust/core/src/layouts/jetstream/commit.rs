@@ -1,84 +1,134 @@
-//! Group commit: the first caller that finds nobody syncing becomes the leader and syncs for all who wait;
-//! those who come meanwhile share the next one. A failed sync poisons the log: what reached the disk is
-//! unknown, and a re-read may come from the page cache.
+//! What a commit of a stream's blocks syncs, the mark that tells others how far it is durable, and the way out of a failed
+//! sync. The rule itself is `commit::group`.
+//!
+//! ```text
+//! durable   "HRMARK01" | u64 block | u64 bytes of it | u64 last sequence | u32 CRC-32       rewritten in place after each sync
+//! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use super::log::{BlockLog, Inner, LogError, LogResult, Writer};
-use crate::disk::{DiskFile, replace_file};
+use crate::commit::group::{Reached, RoundError};
+use crate::commit::{CommitError, Commits};
+use crate::disk::{DiskError, DiskFile, DiskResult, OpenMode, replace_file};
 
-#[derive(Default)]
-pub struct Commit {
-    /// Everything below this mark is on disk for good.
-    pub durable: u64,
-    /// The last sequence and block length at that mark.
-    pub durable_last: u64,
-    pub syncing: bool,
-    pub poison: Option<String>,
+const MARK_MAGIC: &[u8; 8] = b"HRMARK01";
+
+/// The file in which the durable mark is published.
+pub struct MarkFile {
+    pub path: String,
+    pub file: Option<Arc<dyn DiskFile>>,
 }
 
-/// What has to be synced to make everything up to `mark` durable.
+/// What has to be synced to make everything up to `reached` durable.
 struct Work {
-    mark: u64,
-    last: u64,
+    reached: Reached,
     newest: Option<(u64, usize, Arc<dyn DiskFile>)>,
     sealed: Vec<Arc<dyn DiskFile>>,
     names: Option<String>,
 }
 
+impl From<CommitError> for LogError {
+    fn from(error: CommitError) -> LogError {
+        match error {
+            CommitError::Disk(error) => LogError::Disk(error),
+            CommitError::Poisoned(reason) | CommitError::Closed(reason) => LogError::Poisoned(reason),
+        }
+    }
+}
+
+impl Commits for BlockLog {
+    fn commit_to(&self, mark: u64) -> Result<(), CommitError> {
+        self.commit_group(mark).map_err(|error| match error {
+            CommitError::Poisoned(reason) => CommitError::Poisoned(LogError::Poisoned(reason).to_string()),
+            other => other,
+        })
+    }
+}
+
 impl BlockLog {
+    fn commit_group(&self, mark: u64) -> Result<(), CommitError> {
+        // A ticket of an earlier life of the store counts bytes differently: everything so far covers it.
+        let mark = mark.min(self.lock().mark);
+        self.group.commit(mark, || {
+            let work = self.take_work();
+            match work.run(self) {
+                Ok(()) => {
+                    self.note_durable(&work);
+                    self.publish_mark(work.reached.last);
+                    Ok(work.reached)
+                }
+                Err(error) => {
+                    self.give_back(work);
+                    Err(RoundError::Sync(error.to_string()))
+                }
+            }
+        })
+    }
+
     /// Whether a sync failed and nothing is acknowledged until the tail is written again.
     pub fn is_poisoned(&self) -> bool {
-        self.commit.lock().expect("commit lock").poison.is_some()
+        self.group.poison().is_some()
     }
 
     pub fn check_sound(&self) -> LogResult<()> {
-        match &self.commit.lock().expect("commit lock").poison {
-            Some(reason) => Err(LogError::Poisoned(reason.clone())),
-            None => Ok(()),
-        }
+        self.group.poison().map_or(Ok(()), |reason| Err(LogError::Poisoned(reason)))
     }
 
     pub fn durable(&self) -> (u64, u64) {
-        let commit = self.commit.lock().expect("commit lock");
-        (commit.durable, commit.durable_last)
+        let Reached { mark, last } = self.group.durable();
+        (mark, last)
     }
 
-    /// Returns once everything up to `mark` is on disk. `durable` is told after each sync.
+    /// Returns once everything up to `mark` is on disk.
     pub fn commit(&self, mark: u64) -> LogResult<()> {
-        // A ticket of an earlier life of the store counts bytes differently: everything so far covers it.
-        let mark = mark.min(self.lock().mark);
-        let mut commit = self.commit.lock().expect("commit lock");
-        loop {
-            if let Some(reason) = &commit.poison {
-                return Err(LogError::Poisoned(reason.clone()));
-            }
-            if commit.durable >= mark {
-                return Ok(());
-            }
-            if commit.syncing {
-                commit = self.committed.wait(commit).expect("commit lock");
-                continue;
-            }
-            commit.syncing = true;
-            drop(commit);
-            let work = self.take_work();
-            let outcome = work.run(self);
-            commit = self.commit.lock().expect("commit lock");
-            commit.syncing = false;
-            match outcome {
-                Ok(()) => {
-                    commit.durable = commit.durable.max(work.mark);
-                    commit.durable_last = work.last;
-                    self.note_durable(&work);
-                }
-                Err(error) => {
-                    commit.poison = Some(error.to_string());
-                    self.give_back(work);
-                }
-            }
-            self.committed.notify_all();
+        Ok(self.commit_group(mark)?)
+    }
+
+    /// Where the durable mark is published after each sync; no path: nowhere.
+    pub fn set_mark_path(&self, path: Option<String>) {
+        *self.mark_file() = path.map(|path| MarkFile { path, file: None });
+    }
+
+    /// Tells readers beside this writer how far the log is durable. Best effort: they fall behind, never ahead.
+    pub fn publish_mark(&self, last: u64) {
+        let (block, len) = self.durable_end();
+        if self.write_mark(block, len, last).is_err()
+            && let Some(mark) = self.mark_file().as_mut()
+        {
+            mark.file = None;
         }
+    }
+
+    /// As `publish_mark` with any mark, and on disk when this returns: before sequences are given out again on purpose.
+    pub fn lower_mark(&self, last: u64) -> DiskResult<()> {
+        self.write_mark(0, 0, last)?.map_or(Ok(()), |file| file.sync_data())
+    }
+
+    fn write_mark(&self, block: u64, len: u64, last: u64) -> DiskResult<Option<Arc<dyn DiskFile>>> {
+        let mut bytes = MARK_MAGIC.to_vec();
+        for number in [block, len, last] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+        let mut guard = self.mark_file();
+        let Some(mark) = guard.as_mut() else { return Ok(None) };
+        if mark.file.is_none() {
+            mark.file = Some(self.lock().disk.open(&mark.path, OpenMode::Write)?);
+        }
+        if let Some(file) = &mark.file {
+            file.write_at(0, &bytes)?;
+        }
+        Ok(mark.file.clone())
+    }
+
+    fn mark_file(&self) -> std::sync::MutexGuard<'_, Option<MarkFile>> {
+        self.mark_file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest block and how many of its bytes are on disk for good.
+    fn durable_end(&self) -> (u64, u64) {
+        self.lock().writer.as_ref().map_or((0, 0), |writer| (writer.number, writer.durable_len as u64))
     }
 
     fn take_work(&self) -> Work {
@@ -86,7 +136,7 @@ impl BlockLog {
         let newest = inner.writer.as_ref().map(|w| (w.number, w.data.len(), w.file.clone()));
         let names = std::mem::take(&mut inner.names_unsynced).then(|| inner.dir.clone());
         let sealed = std::mem::take(&mut inner.unsynced);
-        Work { mark: inner.mark, last: inner.last, newest, sealed, names }
+        Work { reached: Reached { mark: inner.mark, last: inner.last }, newest, sealed, names }
     }
 
     /// A sync failed: what was to be synced still is.
@@ -113,8 +163,7 @@ impl BlockLog {
             writer.durable_len = writer.data.len();
         }
         drop(inner);
-        let mut commit = self.commit.lock().expect("commit lock");
-        (commit.durable, commit.durable_last) = (mark, last);
+        self.group.healed(Reached { mark, last });
     }
 
     /// After a failed sync: everything written since the last good one goes into a new block, which is synced
@@ -141,9 +190,8 @@ impl BlockLog {
             writer.durable_len = writer.data.len();
         }
         drop(inner);
-        let mut commit = self.commit.lock().expect("commit lock");
-        *commit = Commit { durable: mark, durable_last: last, syncing: false, poison: None };
-        self.committed.notify_all();
+        self.group.healed(Reached { mark, last });
+        self.publish_mark(last);
         Ok(())
     }
 }
@@ -182,7 +230,7 @@ impl Inner {
 }
 
 impl Work {
-    fn run(&self, log: &BlockLog) -> LogResult<()> {
+    fn run(&self, log: &BlockLog) -> Result<(), DiskError> {
         for file in &self.sealed {
             file.sync_data()?;
         }

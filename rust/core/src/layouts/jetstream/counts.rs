@@ -1,5 +1,8 @@
 //! How many messages on which subjects: counts over filters, and the ends of each subject made exact.
 
+use std::sync::TryLockError;
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::log::{BlockLog, Inner, LogResult};
 use super::query::ReadLimits;
 use super::subject_state::SubjectState;
@@ -13,6 +16,24 @@ pub struct Counts {
 }
 
 impl BlockLog {
+    /// Somebody has the lock at this moment.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// The bytes of all messages as they are, or as they were a moment ago if somebody is at work.
+    pub fn held_bytes(&self) -> u64 {
+        if let Ok(inner) = self.inner.try_lock() {
+            self.seen_bytes.store(inner.bytes, Relaxed);
+        }
+        self.seen_bytes.load(Relaxed)
+    }
+
+    /// Count sizes as a memory store does.
+    pub fn count_as_memory(&self) {
+        self.lock().counts_as_memory = true;
+    }
+
     pub fn filtered_state(&self, from: u64, filter: &Filter) -> LogResult<Counts> {
         self.lock().filtered_state(from, filter)
     }
@@ -79,9 +100,13 @@ impl Inner {
             return Ok(Counts::default());
         }
         let (mut msgs, mut lowest, mut matched) = (0, u64::MAX, 0usize);
-        self.subjects.for_each_match(filter, |_, state| {
-            (msgs, lowest, matched) = (msgs + state.msgs, lowest.min(state.first), matched + 1);
-        });
+        if self.subjects.all_match(filter) {
+            matched = self.subjects.len();
+        } else {
+            self.subjects.for_each_match(filter, |_, state| {
+                (msgs, lowest, matched) = (msgs + state.msgs, lowest.min(state.first), matched + 1);
+            });
+        }
         if matched == 0 {
             return Ok(Counts::default());
         }

@@ -82,10 +82,13 @@ impl Guard {
     /// `None` unless the file is whole and belongs to a block that begins with these records. A block
     /// may have grown since: the guard then covers its beginning.
     pub fn decode(bytes: &[u8], block: &[u8]) -> Option<Guard> {
-        let (guard, last_hash) = Guard::parse(bytes)?;
-        let covered = guard.covered;
-        let fits = covered <= block.len() && covered >= HASH_SIZE && &block[covered - HASH_SIZE..covered] == last_hash;
-        fits.then_some(guard)
+        Guard::parse(bytes).filter(|(guard, last_hash)| guard.fits(block, last_hash)).map(|found| found.0)
+    }
+
+    /// Whether the block begins with these records.
+    pub fn fits(&self, block: &[u8], last_hash: &[u8]) -> bool {
+        let covered = self.covered;
+        covered <= block.len() && covered >= HASH_SIZE && &block[covered - HASH_SIZE..covered] == last_hash
     }
 
     /// `None` unless it covers exactly a block of this size that ends with this hash.
@@ -95,7 +98,8 @@ impl Guard {
             .map(|found| found.0)
     }
 
-    fn parse(bytes: &[u8]) -> Option<(Guard, &[u8])> {
+    /// A whole guard and the hash of the last record it covers, whatever has become of its block.
+    pub fn parse(bytes: &[u8]) -> Option<(Guard, &[u8])> {
         let body = bytes.len().checked_sub(4).filter(|body| *body >= MAGIC.len() + 16)?;
         let crc = u32::from_le_bytes(bytes[body..].try_into().ok()?);
         if &bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..body]) != crc {

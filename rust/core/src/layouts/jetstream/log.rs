@@ -4,22 +4,24 @@
 //! blocks   [1 sealed][2 sealed] … [n newest]     summaries only; bytes of a few in the cache
 //! newest   its whole bytes stay in memory: reads need no file, and a tail that a failed sync left in doubt
 //!          can be written again
-//! mark     bytes ever written by this log; durable up to `commit.durable`
+//! mark     bytes ever written by this log; durable up to `group.durable()`
 //! ```
 //! Python decides when to roll, evict, sync and unlink; this works through the messages of a batch.
 
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use memchr::memmem::Finder;
 
 use super::block::{Block, Loaded, Lookup, load, loaded_of};
 use super::chain::Chain;
-use super::commit::Commit;
+use super::commit::MarkFile;
 use super::evicted::Evicted;
-use super::record::{self, Fields, RECORD_BYTES_MAX, SEQUENCE_MASK, View};
+use super::record::{self, Fields, SEQUENCE_MASK, View};
 use super::scan::Finding;
 use super::subject_state::SubjectState;
 use crate::batch::{Batch, flags};
+use crate::commit::group::GroupCommit;
 use crate::disk::{Disk, DiskError, DiskFile, OpenMode};
 use crate::subjects::SubjectTree;
 
@@ -137,12 +139,16 @@ pub struct Inner {
     /// Blocks without live messages that are out of the list but still on disk.
     pub dead: Vec<u64>,
     pub findings: Vec<(u64, Finding)>,
+    /// Sizes as a memory store has them, not as they are in a file.
+    pub counts_as_memory: bool,
 }
 
 pub struct BlockLog {
     pub(super) inner: Mutex<Inner>,
-    pub(super) commit: Mutex<Commit>,
-    pub(super) committed: Condvar,
+    /// The bytes of all messages as they were seen last.
+    pub(super) seen_bytes: AtomicU64,
+    pub(super) group: GroupCommit,
+    pub(super) mark_file: Mutex<Option<MarkFile>>,
 }
 
 pub struct Appended {
@@ -190,9 +196,11 @@ impl BlockLog {
                 evicted: Evicted::default(),
                 dead: Vec::new(),
                 findings: Vec::new(),
+                counts_as_memory: false,
             }),
-            commit: Mutex::new(Commit::default()),
-            committed: Condvar::new(),
+            seen_bytes: AtomicU64::new(0),
+            group: GroupCommit::default(),
+            mark_file: Mutex::new(None),
         }
     }
 
@@ -234,7 +242,7 @@ impl BlockLog {
         self.check_sound()?;
         let mut inner = self.lock();
         let begun = inner.writer.as_ref().map_or(0, |writer| writer.data.len());
-        let sizes = batch.entries().iter().map(|entry| check_size(batch, entry));
+        let sizes = batch.entries().iter().map(|entry| record::check_size(batch, entry));
         let size: usize = match sizes.sum::<LogResult<usize>>() {
             Ok(size) if begun > 0 && rules.per_subject_max == 0 => size,
             _ => return Ok(None),
@@ -382,12 +390,12 @@ impl Inner {
         }
         let start = writer.data.len();
         let (mut sequence, mut time) = (self.last, self.last_time);
-        let (mut stored, mut failure) = (0, None);
+        let (mut stored, mut failure, as_memory) = (0, None, self.counts_as_memory);
         let entries = &batch.entries()[from..];
         let mut placed: Vec<(u64, u32)> = Vec::with_capacity(entries.len());
         for entry in entries {
             let next = if rules.keep_positions { entry.position } else { sequence + 1 };
-            let size = match check_size(batch, entry) {
+            let size = match record::check_size(batch, entry) {
                 Ok(size) if next > sequence && next <= SEQUENCE_MASK => size,
                 Ok(_) => {
                     failure = Some(LogError::NotAbove { given: next, last: sequence });
@@ -420,7 +428,7 @@ impl Inner {
                     data: batch.bytes(entry.data),
                 };
                 record::encode(&mut writer.data, &key, &fields);
-                placed.push((time as u64, size as u32));
+                placed.push((time as u64, record::counted(size, headers.is_some(), as_memory) as u32));
             }
             stored += 1;
         }
@@ -567,19 +575,6 @@ impl Loaded {
             Lookup::Sorted(entries) => Lookup::Sorted(entries.clone()),
         }
     }
-}
-
-fn check_size(batch: &Batch, entry: &crate::batch::Entry) -> LogResult<usize> {
-    let subject = batch.bytes(entry.subject).len();
-    if subject > usize::from(u16::MAX) {
-        return Err(LogError::SubjectTooLong(subject));
-    }
-    let headers = (!entry.headers.is_null()).then(|| entry.headers.size());
-    let size = record::record_bytes(subject, headers, entry.data.size());
-    if size > RECORD_BYTES_MAX {
-        return Err(LogError::TooLarge { size, max: RECORD_BYTES_MAX });
-    }
-    Ok(size)
 }
 
 /// Does the header block carry a per-message TTL, a schedule? `index.db` counts both.

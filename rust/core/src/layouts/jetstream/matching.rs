@@ -6,6 +6,7 @@
 //! ```
 //! What a sealed block holds is noted when its guard is made, or when a filtered read loads it for the first time.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::log::{BlockLog, Inner, LogResult};
@@ -151,9 +152,13 @@ impl Inner {
         self.writer.as_ref().is_some_and(|writer| writer.number == self.blocks[index].number)
     }
 
+    fn all_match(&self, filters: &[Filter]) -> bool {
+        filters.is_empty() || filters.iter().any(|filter| self.subjects.all_match(filter))
+    }
+
     fn wanted(&self, filters: &[Filter]) -> Wanted {
         let mut wanted = Wanted { lowest: 0, highest: u64::MAX, hashes: None };
-        if filters.is_empty() || filters.iter().any(Filter::takes_all) {
+        if self.all_match(filters) {
             return wanted;
         }
         let (mut lowest, mut highest, mut hashes) = (u64::MAX, 0, Vec::new());
@@ -247,7 +252,7 @@ impl Inner {
         if from >= end || self.msgs == 0 {
             return Ok(0);
         }
-        if filters.is_empty() || filters.iter().any(Filter::takes_all) {
+        if self.all_match(filters) {
             let upto = |seq: u64| self.blocks.iter().map(|block| block.live_from(seq)).sum::<u64>();
             return Ok(upto(from) - upto(end));
         }
@@ -264,9 +269,11 @@ impl Inner {
     /// From what is known of the subjects, unless one has messages on both sides of `from`.
     fn count_by_subject(&self, from: u64, filters: &[Filter]) -> Option<u64> {
         let (mut count, mut both_sides) = (0, false);
-        for (at, filter) in filters.iter().enumerate() {
+        // Overlapping filters select a subject more than once; it counts once.
+        let mut seen: HashSet<Box<[u8]>> = HashSet::new();
+        for filter in filters {
             self.subjects.for_each_match_while(filter, |subject, state| {
-                if filters[..at].iter().any(|earlier| earlier.matches(subject)) {
+                if filters.len() > 1 && !seen.insert(subject.into()) {
                     return true;
                 }
                 if state.first >= from {

@@ -8,7 +8,7 @@
 //! idx        N.idx of 2.6 and 2.9           index_db   index.db v1 to v4 of 2.10 and later
 //! block      one block in memory: its summary, and its bytes with the slot table
 //! subject_state   per-subject counts, chain: who follows whom on a subject        log   the blocks of one stream: append, read, remove, state
-//! query      reading, matching: by filter, past blocks that hold no match, counts: per filter and subject
+//! query      reading, matching: by filter, past blocks that hold no match, counts: per filter and subject, pages of subjects
 //! commit     group commit and the poison
 //! ```
 
@@ -24,6 +24,7 @@ pub mod index_db;
 pub mod log;
 pub mod matching;
 pub mod open;
+pub mod pages;
 pub mod query;
 pub mod record;
 pub mod remove;

@@ -26,15 +26,25 @@ struct Seen {
     findings: Vec<Finding>,
     highest_plausible: u64,
     doubt: u64,
-    unsound_tail: u64,
+    opened: OpenedBlock,
     newest_bytes: Option<Loaded>,
+}
+
+/// A block as it was found.
+#[derive(Debug, Default, Clone)]
+pub struct OpenedBlock {
+    pub number: u64,
+    pub file_bytes: u64,
+    pub plain_bytes: u64,
+    pub unsound_tail: u64,
+    pub last_hash: [u8; HASH_SIZE],
+    pub guard_covers: u64,
 }
 
 /// What recovery decides by.
 #[derive(Debug, Default, Clone)]
 pub struct OpenReport {
-    /// Number, file bytes, bytes of unsound tail, last record's hash.
-    pub blocks: Vec<(u64, u64, u64, [u8; HASH_SIZE])>,
+    pub blocks: Vec<OpenedBlock>,
     /// The highest sequence of any sound record or tombstone.
     pub last: u64,
     /// No lower than any sequence that unsound bytes may have held.
@@ -152,13 +162,14 @@ fn see(disk: &dyn Disk, path: &str, block: Block, guard: Option<&[u8]>, newest: 
         findings: Vec::new(),
         highest_plausible: scan.highest_plausible,
         doubt: scan.doubt,
-        unsound_tail: 0,
+        opened: OpenedBlock::default(),
         newest_bytes: None,
     };
     summarise(&mut seen, &data, &scan.records);
     seen.block.file_len = file_len;
     let tail = scan.findings.iter().find(|f| f.kind == FindingKind::UnsoundTail);
-    seen.unsound_tail = tail.map_or(0, |finding| finding.len);
+    seen.opened.unsound_tail = tail.map_or(0, |finding| finding.len);
+    (seen.opened.plain_bytes, seen.opened.guard_covers) = (data.len() as u64, scan.guard_covers as u64);
     if data.len() >= HASH_SIZE {
         let end = scan.sound_end.max(HASH_SIZE);
         seen.block.last_hash = data[end - HASH_SIZE..end].try_into().expect("eight bytes");
@@ -252,12 +263,12 @@ impl Inner {
                 let state = self.subjects.get_or_insert_with(&subject, SubjectState::default);
                 state.stored(add.msgs, add.first, add.first_bytes, add.last, add.last_bytes);
             }
-            report.blocks.push((block.number, block.file_len, seen.unsound_tail, block.last_hash));
+            let (number, file_bytes, last_hash) = (block.number, block.file_len, block.last_hash);
+            report.blocks.push(OpenedBlock { number, file_bytes, last_hash, ..seen.opened });
             if at >= last_with_records {
                 let plausible = seen.highest_plausible.max(self.last + seen.doubt);
                 report.highest_plausible = report.highest_plausible.max(plausible);
             }
-            let number = block.number;
             self.blocks.push(block);
             self.note_findings(number, seen.findings);
             if let Some(loaded) = seen.newest_bytes {

@@ -9,7 +9,7 @@ use super::record::{SUBJECT, View};
 use super::subject_state::SubjectState;
 use crate::batch::{Batch, Entry, HeaderCodec, Span};
 use crate::hash::HashKey;
-use crate::subjects::Filter;
+use crate::subjects::{Filter, Matcher};
 
 /// One message, owned.
 pub struct Found {
@@ -107,6 +107,11 @@ impl BlockLog {
             headers: (!entry.headers.is_null()).then(|| batch.bytes(entry.headers).to_vec()),
             data: batch.bytes(entry.data).to_vec(),
         }))
+    }
+
+    /// The sequence of the newest message that matches.
+    pub fn last_seq_of(&self, filter: &Filter) -> LogResult<Option<u64>> {
+        self.lock().last_sequence_of(filter)
     }
 
     pub fn last_match(&self, filter: &Filter) -> LogResult<Option<Found>> {
@@ -324,6 +329,9 @@ pub fn entry_of(view: &View, base: usize) -> Entry {
     }
 }
 
+/// So many subjects whose newest message is not known are looked up, before all messages are gone through instead.
+const DOUBTFUL_MAX: usize = 16;
+
 impl Inner {
     /// The messages of one block, and where to go on.
     pub fn read_block(&mut self, index: usize, from: u64, limits: &ReadLimits<'_>) -> LogResult<(Batch, u64)> {
@@ -366,8 +374,9 @@ impl Inner {
             let block = self.blocks[index].clone();
             let mut at = start;
             while let Some(sequence) = block.next_live(at) {
+                let as_memory = self.counts_as_memory;
                 let size = self.with_record(index, sequence, |data, view| {
-                    (view.subject(data) == subject).then_some(view.len as u32)
+                    (view.subject(data) == subject).then_some(view.counted(as_memory) as u32)
                 })?;
                 if let Some(Some(size)) = size {
                     if let Some(state) = self.subjects.get_mut(subject) {
@@ -406,8 +415,9 @@ impl Inner {
             let mut sequence = upper.min(block.last);
             while block.msgs > 0 && sequence >= block.first {
                 if !block.deleted.contains(sequence) {
+                    let as_memory = self.counts_as_memory;
                     let hit = self.with_record(index, sequence, |data, view| {
-                        wanted(view.subject(data)).then_some(view.len as u32)
+                        wanted(view.subject(data)).then_some(view.counted(as_memory) as u32)
                     })?;
                     if let Some(Some(size)) = hit {
                         return Ok(Some((sequence, size)));
@@ -436,9 +446,28 @@ impl Inner {
         if filter.is_literal() {
             return self.last_on_subject(filter.text());
         }
-        let mut bound = None;
-        self.subjects.for_each_match(filter, |_, state| bound = bound.max(Some(state.last)));
+        if self.subjects.all_match(filter) {
+            return Ok(self.walk_back(self.last, |_| true)?.map(|found| found.0));
+        }
+        let (mut bound, mut exact, mut doubtful) = (None, None, Vec::new());
+        self.subjects.for_each_match(filter, |subject, state| {
+            bound = bound.max(Some(state.last));
+            if state.last_exact {
+                exact = exact.max(Some(state.last));
+            } else if doubtful.len() <= DOUBTFUL_MAX {
+                doubtful.push((state.last, subject.to_vec()));
+            }
+        });
         let Some(bound) = bound else { return Ok(None) };
+        // Nearly always the subjects themselves know; a few that do not are asked one by one.
+        if doubtful.len() <= DOUBTFUL_MAX {
+            for (last, subject) in &doubtful {
+                if exact.is_none_or(|known| *last > known) {
+                    exact = exact.max(self.last_on_subject(subject)?);
+                }
+            }
+            return Ok(exact);
+        }
         Ok(self.walk_back(bound, |subject| filter.matches(subject))?.map(|f| f.0))
     }
 }
@@ -455,6 +484,7 @@ fn pick(
     let mut views = Vec::new();
     let mut bytes = 0usize;
     let mut memo: (&[u8], bool) = (b"", false);
+    let matcher = Matcher::new(limits.filters);
     let end = block.last.min(limits.below.saturating_sub(1));
     let whole = block.deleted.is_empty();
     let mut sequence = from.max(block.first);
@@ -468,7 +498,7 @@ fn pick(
         if !limits.filters.is_empty() {
             let subject = view.subject(data);
             if subject != memo.0 || memo.0.is_empty() {
-                memo = (subject, limits.filters.iter().any(|filter| filter.matches(subject)));
+                memo = (subject, matcher.matches(subject));
             }
             if !memo.1 {
                 continue;

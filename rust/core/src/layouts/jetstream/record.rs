@@ -12,6 +12,7 @@
 //! Outside the hash: length, s, h. All little-endian; length counts everything.
 //! ```
 
+use super::log::{LogError, LogResult};
 use crate::batch::{Batch, flags};
 use crate::hash::HashKey;
 
@@ -58,6 +59,8 @@ pub enum Fault {
     HeaderLength { len: usize, room: usize },
     #[error("hash {seen:016x}, expected {expected:016x}")]
     Hash { seen: u64, expected: u64 },
+    #[error("record of {len} bytes not looked at: the bytes before it claim too many records")]
+    Unaffordable { len: usize },
 }
 
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -69,6 +72,10 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl View {
+    pub fn counted(&self, as_memory: bool) -> u64 {
+        counted(self.len, self.header_len.is_some(), as_memory)
+    }
+
     /// Reads the fields at `offset`; every length is checked against the block.
     #[inline]
     pub fn parse(block: &[u8], offset: usize) -> Result<View, Fault> {
@@ -189,18 +196,40 @@ impl View {
     }
 }
 
+/// What a record counts for: its length, or in a memory store what nats-server counts there: the parts and 16 bytes.
+pub fn counted(len: usize, with_headers: bool, as_memory: bool) -> u64 {
+    const IN_MEMORY: usize = 16;
+    let saved = RECORD_BYTES_MIN - IN_MEMORY + if with_headers { HEADER_LENGTH_SIZE } else { 0 };
+    (if as_memory { len.saturating_sub(saved) } else { len }) as u64
+}
+
 /// The size on disk; also what the stream's `bytes` counts.
 pub fn record_bytes(subject: usize, headers: Option<usize>, data: usize) -> usize {
     RECORD_BYTES_MIN + subject + headers.map_or(0, |len| HEADER_LENGTH_SIZE + len) + data
 }
 
 /// What the messages of a batch take as records.
-pub fn batch_record_bytes(batch: &Batch) -> u64 {
+pub fn batch_record_bytes(batch: &Batch, as_memory: bool) -> u64 {
     let size = |entry: &crate::batch::Entry| {
         let headers = (!entry.headers.is_null()).then(|| entry.headers.size());
-        record_bytes(entry.subject.size(), headers, entry.data.size()) as u64
+        let size = record_bytes(entry.subject.size(), headers, entry.data.size());
+        counted(size, headers.is_some(), as_memory)
     };
     batch.entries().iter().map(size).sum()
+}
+
+/// The length of a message as a record, if it can be one.
+pub(super) fn check_size(batch: &Batch, entry: &crate::batch::Entry) -> LogResult<usize> {
+    let subject = batch.bytes(entry.subject).len();
+    if subject > usize::from(u16::MAX) {
+        return Err(LogError::SubjectTooLong(subject));
+    }
+    let headers = (!entry.headers.is_null()).then(|| entry.headers.size());
+    let size = record_bytes(subject, headers, entry.data.size());
+    if size > RECORD_BYTES_MAX {
+        return Err(LogError::TooLarge { size, max: RECORD_BYTES_MAX });
+    }
+    Ok(size)
 }
 
 /// What goes into one record; `raw_sequence` carries the flag bits.

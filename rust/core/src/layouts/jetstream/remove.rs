@@ -44,7 +44,8 @@ impl BlockLog {
         wanted.dedup();
         for sequence in wanted {
             let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else { continue };
-            let seen = inner.with_record(index, sequence, |_, view| (view.time, view.len as u64))?;
+            let as_memory = inner.counts_as_memory;
+            let seen = inner.with_record(index, sequence, |_, view| (view.time, view.counted(as_memory)))?;
             let (time, bytes) = seen.unwrap_or((0, 0));
             found.push(Removed { sequence, time, bytes });
         }
@@ -260,7 +261,9 @@ impl Inner {
         let Some(index) = self.block_at(sequence).filter(|i| self.blocks[*i].is_live(sequence)) else {
             return Ok(None);
         };
-        let seen = self.with_record(index, sequence, |data, view| (view.subject(data).to_vec(), view.len as u64))?;
+        let as_memory = self.counts_as_memory;
+        let seen =
+            self.with_record(index, sequence, |data, view| (view.subject(data).to_vec(), view.counted(as_memory)))?;
         let bytes = seen.as_ref().map_or(0, |s| s.1);
         if let Some((subject, _)) = &seen {
             self.remove_from_subject(subject, sequence);
@@ -289,7 +292,9 @@ impl Inner {
 
     /// A second copy of a message that is live in a later block: only the counts go back.
     pub fn remove_copy(&mut self, index: usize, sequence: u64) -> LogResult<()> {
-        let seen = self.with_record(index, sequence, |data, view| (view.subject(data).to_vec(), view.len as u64))?;
+        let as_memory = self.counts_as_memory;
+        let seen =
+            self.with_record(index, sequence, |data, view| (view.subject(data).to_vec(), view.counted(as_memory)))?;
         let Some((subject, bytes)) = seen else { return Ok(()) };
         if let Some(state) = self.subjects.get_mut(&subject) {
             state.msgs -= 1;
@@ -513,7 +518,7 @@ impl Inner {
         (self.blocks[new].first, self.blocks[new].last) = (cut, cut - 1);
         self.blocks[new].file_first = cut;
         for (view, offset, live) in moved.iter().filter(|m| !m.0.is_tombstone()) {
-            let (sequence, bytes) = (view.raw_sequence & SEQUENCE_MASK, view.len as u64);
+            let (sequence, bytes) = (view.raw_sequence & SEQUENCE_MASK, view.counted(self.counts_as_memory));
             if *live {
                 self.blocks[old_index].removed(sequence, bytes);
                 self.blocks[new].stored(sequence, view.time, bytes);

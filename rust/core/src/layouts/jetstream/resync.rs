@@ -4,10 +4,13 @@
 //! 1. one inverted bit in its lengths (they decide where everything else lies);
 //! 2. its extent is known (from the guard, or because a sound record follows where it says it ends):
 //!    one inverted bit anywhere in it if it is small, otherwise the record is lost and the walk goes on
-//!    behind it. Records found inside it are reported, never served: the hash key is public;
-//! 3. its extent is unknown: the next place that looks like a record (length, subject, sequence, what
-//!    follows), proved by its hash, within a budget;
+//!    behind it. Records found inside it are reported, never served: the hash key is public. But when the last of
+//!    them ends where this one claims to end, its length is wrong: a payload cannot reach over its own hash;
+//! 3. its extent is unknown: the next place that looks like a record (length, subject, sequence), proved by its hash;
 //! 4. nothing: the rest is an unsound tail.
+//!
+//! Repairs are optional and have a budget of their own; the search is paid from a credit that grows with the walk
+//! (layouts/search.rs).
 
 use super::record::{
     Fault, HASH_SIZE, HEADERS_BIT, LENGTH, RECORD_BYTES_MAX, RECORD_BYTES_MIN, SEQUENCE, SEQUENCE_MASK, SUBJECT,
@@ -17,8 +20,9 @@ use super::scan::{Finding, FindingKind, Scan, Scanner, repaired_finding};
 
 /// Records up to this size are tried with every single bit inverted.
 const SMALL_RECORD: usize = 2048;
-/// How far ahead of the last sound sequence a candidate may be.
+/// How far ahead of the last sound sequence a candidate may be; at the start of a block no sequence is known.
 const SEQUENCE_REACH: u64 = 1 << 32;
+const FIRST_SEQUENCE_MAX: u64 = 1 << 56;
 /// How far an unsound sequence field is believed when the next sequence is chosen.
 const PLAUSIBLE_REACH: u64 = 1 << 20;
 
@@ -40,15 +44,18 @@ pub(super) fn recover(
         scan.findings.push(repaired_finding(&view, "a bit of its lengths"));
         return Step::Repaired(view);
     }
-    let extent = extent.or_else(|| own_extent(scanner, block, at));
-    if let Some(len) = extent {
+    let known = extent.is_some();
+    if let Some(len) = extent.or_else(|| own_extent(scanner, block, at)) {
         if let Some(view) = repair_body(scanner, block, at, len) {
             scan.findings.push(repaired_finding(&view, "a bit of its content or hash"));
             return Step::Repaired(view);
         }
-        report_lost(scanner, block, scan, (at, at + len), 1, fault);
-        report_inside(scanner, block, at, at + len, scan);
-        return Step::GoOn(at + len);
+        let inside = records_inside(scanner, block, at, at + len);
+        if known || inside.last().is_none_or(|last| last.end() != at + len) {
+            report_lost(scanner, block, scan, (at, at + len), 1, fault);
+            report_inside(&inside, at, scan);
+            return Step::GoOn(at + len);
+        }
     }
     match next_sound(scanner, block, at) {
         Some(to) => {
@@ -118,10 +125,21 @@ fn records_that_fit(block: &[u8], at: usize, last: u64) -> u64 {
     }
 }
 
+fn is_sound(scanner: &Scanner<'_>, block: &[u8], view: &View) -> bool {
+    view.hash(block, scanner.key) == view.stored_hash(block)
+}
+
+/// The record at `at`, proved by its hash, on the credit of the search.
 fn hashed(scanner: &mut Scanner<'_>, block: &[u8], at: usize) -> Option<View> {
-    let view = View::parse(block, at).ok()?;
-    scanner.budget = scanner.budget.checked_sub(view.len)?;
-    (view.hash(block, scanner.key) == view.stored_hash(block)).then_some(view)
+    let view = View::parse(block, at).ok().filter(|view| scanner.credit.spend(view.len as u64))?;
+    is_sound(scanner, block, &view).then_some(view)
+}
+
+/// The record at `at` as it stands after a try to repair it.
+fn repaired(scanner: &mut Scanner<'_>, block: &[u8], at: usize) -> Option<View> {
+    let view = View::parse(block, at).ok().filter(|view| scanner.credit.spend_on_repair(view.len as u64))?;
+    let sound = is_sound(scanner, block, &view) && in_order(scanner, &view) && scanner.well_formed(block, &view);
+    sound.then_some(view)
 }
 
 fn repair_lengths(scanner: &mut Scanner<'_>, block: &mut [u8], at: usize, extent: Option<usize>) -> Option<View> {
@@ -129,10 +147,12 @@ fn repair_lengths(scanner: &mut Scanner<'_>, block: &mut [u8], at: usize, extent
         return None;
     }
     let subject_len = u16::from_le_bytes([block[at + SUBJECT_LENGTH], block[at + SUBJECT_LENGTH + 1]]) as usize;
-    let headers = (at + SUBJECT + subject_len, 32);
-    let fields = [(at + LENGTH, 32), (at + SUBJECT_LENGTH, 16), headers];
+    let headers = (at + SUBJECT + subject_len, 0..32);
+    // The flag of the headers is in the same field; it is tried in any case.
+    let length_bits = if next_in_sequence(scanner, block, at) { 31..32 } else { 0..32 };
+    let fields = [(at + LENGTH, length_bits), (at + SUBJECT_LENGTH, 0..16), headers];
     for (field, bits) in fields {
-        for bit in 0..bits {
+        for bit in bits {
             let (byte, mask) = (field + bit / 8, 1u8 << (bit % 8));
             if byte >= block.len() {
                 break;
@@ -140,11 +160,7 @@ fn repair_lengths(scanner: &mut Scanner<'_>, block: &mut [u8], at: usize, extent
             block[byte] ^= mask;
             let length = (u32_at(block, at + LENGTH) & !HEADERS_BIT) as usize;
             let fits = extent.is_none_or(|extent| extent == length) && follows(block, at + length);
-            if fits
-                && let Some(view) = hashed(scanner, block, at)
-                && in_order(scanner, &view)
-                && scanner.well_formed(block, &view)
-            {
+            if fits && let Some(view) = repaired(scanner, block, at) {
                 return Some(view);
             }
             block[byte] ^= mask;
@@ -153,14 +169,23 @@ fn repair_lengths(scanner: &mut Scanner<'_>, block: &mut [u8], at: usize, extent
     None
 }
 
+/// Whether the length leads to the record that comes next in the sequence: then it is right, and trying others would
+/// only cost.
+fn next_in_sequence(scanner: &Scanner<'_>, block: &[u8], at: usize) -> bool {
+    let Ok(view) = View::parse(block, at) else { return false };
+    let Ok(next) = View::parse(block, view.end()) else { return false };
+    let follows = next.sequence() == view.sequence() + 1 || next.sequence() == scanner.last_sequence + 2;
+    follows && scanner.well_formed(block, &view)
+}
+
 fn repair_body(scanner: &mut Scanner<'_>, block: &mut [u8], at: usize, len: usize) -> Option<View> {
     let view = View::parse(block, at).ok().filter(|view| view.len == len)?;
     let difference = view.hash(block, scanner.key) ^ view.stored_hash(block);
-    if difference.count_ones() == 1 {
+    if difference.count_ones() == 1 && in_order(scanner, &view) && scanner.well_formed(block, &view) {
         let hash_at = at + len - HASH_SIZE;
         let fixed = u64_at(block, hash_at) ^ difference;
         block[hash_at..hash_at + HASH_SIZE].copy_from_slice(&fixed.to_le_bytes());
-        return (in_order(scanner, &view) && scanner.well_formed(block, &view)).then_some(view);
+        return Some(view);
     }
     if len > SMALL_RECORD {
         return None;
@@ -168,10 +193,7 @@ fn repair_body(scanner: &mut Scanner<'_>, block: &mut [u8], at: usize, len: usiz
     for byte in at + SEQUENCE..at + len - HASH_SIZE {
         for bit in 0..8 {
             block[byte] ^= 1 << bit;
-            if let Some(view) = hashed(scanner, block, at)
-                && in_order(scanner, &view)
-                && scanner.well_formed(block, &view)
-            {
+            if let Some(view) = repaired(scanner, block, at) {
                 return Some(view);
             }
             block[byte] ^= 1 << bit;
@@ -185,11 +207,9 @@ fn repair_by_extent(scanner: &mut Scanner<'_>, block: &mut [u8], at: usize, to: 
     let original: [u8; 4] = block[at..at + 4].try_into().ok()?;
     for flag in [0, HEADERS_BIT] {
         block[at..at + 4].copy_from_slice(&((to - at) as u32 | flag).to_le_bytes());
-        if let Some(view) = hashed(scanner, block, at)
-            && in_order(scanner, &view)
-            && scanner.well_formed(block, &view)
-        {
-            return Some(view);
+        let whole = hashed(scanner, block, at);
+        if whole.is_some_and(|view| in_order(scanner, &view) && scanner.well_formed(block, &view)) {
+            return whole;
         }
     }
     block[at..at + 4].copy_from_slice(&original);
@@ -219,7 +239,7 @@ fn own_extent(scanner: &mut Scanner<'_>, block: &[u8], at: usize) -> Option<usiz
 }
 
 /// Cheap tests that a place could begin a record, before anything is hashed.
-fn candidate(scanner: &Scanner<'_>, block: &[u8], at: usize) -> Option<View> {
+fn candidate(scanner: &mut Scanner<'_>, block: &[u8], at: usize) -> Option<View> {
     let length = (u32_at(block, at + LENGTH) & !HEADERS_BIT) as usize;
     if !(RECORD_BYTES_MIN..=RECORD_BYTES_MAX.min(block.len() - at)).contains(&length) {
         return None;
@@ -227,44 +247,43 @@ fn candidate(scanner: &Scanner<'_>, block: &[u8], at: usize) -> Option<View> {
     let raw_sequence = u64_at(block, at + SEQUENCE);
     let sequence = raw_sequence & SEQUENCE_MASK;
     let tombstone = raw_sequence & TOMBSTONE_BIT != 0;
-    let near = sequence > scanner.last_sequence && sequence - scanner.last_sequence <= SEQUENCE_REACH;
+    let reach = if scanner.last_sequence == 0 { FIRST_SEQUENCE_MAX } else { SEQUENCE_REACH };
+    let near = sequence > scanner.last_sequence && sequence - scanner.last_sequence <= reach;
     if !(near || tombstone && length == RECORD_BYTES_MIN) {
         return None;
     }
     let view = View::parse(block, at).ok()?;
-    (scanner.well_formed(block, &view) && follows(block, view.end())).then_some(view)
+    let read = view.subject_len + view.header_len.unwrap_or(0);
+    (scanner.credit.spend(read as u64) && scanner.well_formed(block, &view)).then_some(view)
 }
 
 fn next_sound(scanner: &mut Scanner<'_>, block: &[u8], from: usize) -> Option<usize> {
     let last = block.len().checked_sub(RECORD_BYTES_MIN)?;
-    for at in from + 1..=last {
-        if candidate(scanner, block, at).is_some() && hashed(scanner, block, at).is_some() {
-            return Some(at);
-        }
-        if scanner.budget == 0 {
-            return None;
-        }
-    }
-    None
+    (from + 1..=last).find(|at| {
+        scanner.credit.advance(*at as u64);
+        let Some(view) = candidate(scanner, block, *at) else { return false };
+        scanner.credit.spend(view.len as u64) && is_sound(scanner, block, &view)
+    })
 }
 
-fn report_inside(scanner: &mut Scanner<'_>, block: &[u8], from: usize, to: usize, scan: &mut Scan) {
-    let mut at = from + 1;
+/// Whole records between two places, one behind the other.
+fn records_inside(scanner: &mut Scanner<'_>, block: &[u8], from: usize, to: usize) -> Vec<View> {
+    let (mut found, mut at) = (Vec::new(), from + 1);
     while at + RECORD_BYTES_MIN <= to {
         let inside = candidate(scanner, block, at).filter(|view| view.end() <= to);
-        if inside.is_some()
-            && let Some(view) = hashed(scanner, block, at)
-        {
-            scan.findings.push(Finding {
-                kind: FindingKind::ForgedInside,
-                offset: at as u64,
-                len: view.len as u64,
-                sequences: Some((view.sequence(), view.sequence() + 1)),
-                detail: format!("a whole record inside the damaged one at {from}; not served"),
-            });
-            at = view.end();
-        } else {
-            at += 1;
-        }
+        let inside = inside.filter(|view| scanner.credit.spend(view.len as u64) && is_sound(scanner, block, view));
+        at = inside.map_or(at + 1, |view| view.end());
+        found.extend(inside);
     }
+    found
+}
+
+fn report_inside(inside: &[View], from: usize, scan: &mut Scan) {
+    scan.findings.extend(inside.iter().map(|view| Finding {
+        kind: FindingKind::ForgedInside,
+        offset: view.offset as u64,
+        len: view.len as u64,
+        sequences: Some((view.sequence(), view.sequence() + 1)),
+        detail: format!("a whole record inside the damaged one at {from}; not served"),
+    }));
 }

@@ -12,10 +12,11 @@ use memchr::memmem::Finder;
 
 use super::guard::{Bounds, Guard};
 use super::query::entry_of;
-use super::record::{HEADERS_BIT, LENGTH, SUBJECT, SUBJECT_LENGTH, View, u32_at};
+use super::record::{Fault, HEADERS_BIT, LENGTH, SUBJECT, SUBJECT_LENGTH, View, u32_at};
 use super::resync::{Step, recover};
 use crate::batch::Entry;
 use crate::hash::HashKey;
+use crate::layouts::search::Credit;
 
 /// One sound record; `raw_sequence` keeps its flag bits.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +83,8 @@ pub struct Scan {
     pub highest_plausible: u64,
     /// How many messages the unsound bytes behind the last sound one may have held.
     pub doubt: u64,
+    /// How many bytes a whole guard of this block covers, whether or not they are (still) there; 0 without one.
+    pub guard_covers: usize,
 }
 
 pub(super) struct Scanner<'a> {
@@ -91,8 +94,7 @@ pub(super) struct Scanner<'a> {
     /// they claim. A sound message behind them settles the question.
     pub doubt: u64,
     pub claimed: u64,
-    /// Bytes that may still be hashed in search of records: four blocks.
-    pub budget: usize,
+    pub credit: Credit,
     known_subject: (usize, usize),
     /// Messages that wait for the taker; `None` where nobody takes them.
     waiting: Option<Vec<Entry>>,
@@ -105,9 +107,9 @@ pub fn scan(block: &mut [u8], key: &HashKey, hints: &Hints<'_>) -> Scan {
 
 /// `scan`, with its messages for a taker. What a taker got is not changed afterwards.
 pub fn scan_taking(block: &mut [u8], key: &HashKey, hints: &Hints<'_>, mut take: Option<&mut Taker<'_>>) -> Scan {
-    let budget = block.len() * 4 + 65_536;
+    let credit = Credit::new(block.len() as u64);
     let waiting = take.is_some().then(|| Vec::with_capacity(PIECE));
-    let mut scanner = Scanner { key, last_sequence: 0, doubt: 0, claimed: 0, budget, known_subject: (0, 0), waiting };
+    let mut scanner = Scanner { key, last_sequence: 0, doubt: 0, claimed: 0, credit, known_subject: (0, 0), waiting };
     let mut scan = Scan::default();
     scan.records.reserve(hints.guard.map_or(0, Guard::records));
     let mut guarded = hints.guard.map(Guard::iter);
@@ -119,7 +121,7 @@ pub fn scan_taking(block: &mut [u8], key: &HashKey, hints: &Hints<'_>, mut take:
             at = scanner.restore_bounds(block, at, &bounds, &mut scan);
             continue;
         }
-        match View::checked(block, at, key) {
+        match scanner.checked(block, at) {
             Ok(view) if bounds.is_some() || scanner.boundaries_hold(block, &view) => {
                 scanner.accept(&view, &mut scan);
                 at = view.end();
@@ -153,6 +155,22 @@ pub fn scan_taking(block: &mut [u8], key: &HashKey, hints: &Hints<'_>, mut take:
 }
 
 impl Scanner<'_> {
+    /// The record where the last one ended. Only one that is not sound is paid for: it may claim the rest of the block.
+    #[inline]
+    fn checked(&mut self, block: &[u8], at: usize) -> Result<View, Fault> {
+        self.credit.advance(at as u64);
+        let view = View::parse(block, at)?;
+        if !self.credit.affords(view.len as u64) {
+            return Err(Fault::Unaffordable { len: view.len });
+        }
+        let (seen, expected) = (view.stored_hash(block), view.hash(block, self.key));
+        if seen != expected {
+            self.credit.spend(view.len as u64);
+            return Err(Fault::Hash { seen, expected });
+        }
+        Ok(view)
+    }
+
     /// What waits, if it is as many as that.
     #[inline]
     fn hand_over(&mut self, block: &[u8], least: usize, take: &mut Option<&mut Taker<'_>>) {

@@ -10,6 +10,7 @@ use super::query::ReadLimits;
 use super::record::{HASH_SIZE, SEQUENCE_MASK, View};
 use crate::batch::{Batch, BatchBuilder, HeaderCodec, Message};
 use crate::disk::OpenMode;
+use crate::subjects::Matcher;
 
 /// More matches than this are worth having the block in memory.
 const MATCHES_MAX: u64 = 8;
@@ -33,6 +34,7 @@ impl Inner {
         let (mut piece, mut start, mut at) = (Vec::new(), 0, 0);
         let (mut seen, mut bytes) = (0, 0);
         let mut memo: (Vec<u8>, bool) = (Vec::new(), false);
+        let matcher = Matcher::new(limits.filters);
         for bounds in guard.iter() {
             if at + bounds.len() > start + piece.len() {
                 piece = file.read_at(at as u64, PIECE_BYTES.max(bounds.len())).ok()?;
@@ -42,7 +44,7 @@ impl Inner {
             at += view.len;
             let subject = view.subject(&piece);
             if subject != memo.0 {
-                memo.1 = limits.filters.iter().any(|filter| filter.matches(subject));
+                memo.1 = matcher.matches(subject);
                 memo.0.clear();
                 memo.0.extend_from_slice(subject);
             }

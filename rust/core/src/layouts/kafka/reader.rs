@@ -219,7 +219,7 @@ impl SegmentReader {
 
     fn walker(&self, from: Place, limit: u64) -> Walker {
         let mut walker = Walker::new(self.file.clone(), limit, self.base, self.ceiling, self.index.to_vec());
-        (walker.position, walker.last) = (from.position, from.last);
+        walker.resume(from.position, from.last);
         walker
     }
 }

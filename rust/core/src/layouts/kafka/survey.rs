@@ -56,7 +56,7 @@ pub fn survey(disk: &Arc<dyn Disk>, path: &str, rules: &SurveyRules, producers: 
     let file = disk.open(path, OpenMode::Read)?;
     let file_len = file.len()?.min(rules.limit);
     let mut walker = Walker::new(file, file_len, rules.base, rules.ceiling, rules.anchors.clone());
-    (walker.position, walker.last) = (rules.from, rules.last);
+    walker.resume(rules.from, rules.last);
     let mut found = Survey { file_len, last: rules.last, first_batch_time: -1, ..Survey::default() };
     let mut index = IndexBuilder::new(rules.base, rules.interval);
     let mut scratch = (Vec::new(), Vec::new());

@@ -5,21 +5,29 @@
 //! repaired   one inverted bit in what the checksum does not cover (offset, length, magic, checksum): inverted back
 //! bad        its own length leads to the next batch, or a search does: [position, to) is lost
 //! ```
-//! Payloads may hold batches too. So a batch that a search finds counts only when the index has an entry for it, or
-//! when from it on batch follows batch to the end of the file.
+//! Payloads may hold batches too. So a batch that a search finds counts only when batch follows batch from it on (to
+//! one that the index names, to the end of the file, or for `PROOF` batches without a gap in their offsets), or when
+//! its offsets are those that the bytes before it may have left: it can then displace no batch that lies farther on.
 
 use std::sync::Arc;
 
 use super::header::{self, Header, LENGTH_AT, MAGIC_AT, OVERHEAD, PREFIX};
 use super::index;
 use crate::disk::{DiskFile, DiskResult, Window};
+use crate::layouts::search::Credit;
 
 /// What is read at once when a search or a check needs bytes.
 const WINDOW_BYTES: usize = 4 << 20;
 /// A header with room to spare.
 const PEEK: usize = header::HEADER_V2;
-/// How many times the file's size may be hashed while searching.
-const SEARCH_BUDGET: u64 = 4;
+/// So many sound batches in a row, without a gap, are no accident and hardly a payload.
+const PROOF: usize = 8;
+/// No message is smaller in a batch: so many bytes hold so many offsets at most.
+const MESSAGE_BYTES_MIN: i64 = 7;
+/// How many batches are asked whether an offset before them can be.
+const WITNESSES: usize = 8;
+/// Over so many bad batches in a row their own lengths are followed.
+const BAD_RUN: usize = 64;
 /// Offsets within a segment are 32-bit; no batch of a sound segment is farther from its base.
 const SPAN_MAX: i64 = i32::MAX as i64;
 
@@ -48,14 +56,21 @@ pub struct Bad {
 pub struct Walker {
     window: Window,
     pub position: u64,
+    /// Where the last sound batch ends.
+    sound_end: u64,
     /// The last offset that was passed; the next must be above.
     pub last: i64,
     /// The first offset of the next segment.
     pub ceiling: i64,
     base: i64,
-    budget: u64,
+    credit: Credit,
     /// The offset index, as far as there is one: where batches are known to begin.
     index: Vec<u8>,
+}
+
+fn contradicted(at: u64, header: &Header) -> Step {
+    let why = "an offset that the next batches contradict";
+    Step::Bad(Bad { from: at, to: at + header.size as u64, why, claim: None, tail: false, zeros: false })
 }
 
 impl Walker {
@@ -64,12 +79,18 @@ impl Walker {
         Walker {
             window,
             position: 0,
+            sound_end: 0,
             last: base - 1,
             ceiling: ceiling.unwrap_or(i64::MAX),
             base,
-            budget: len.saturating_mul(SEARCH_BUDGET).saturating_add(1 << 20),
+            credit: Credit::new(len),
             index,
         }
+    }
+
+    /// Goes on at a place behind a sound batch.
+    pub fn resume(&mut self, position: u64, last: i64) {
+        (self.position, self.sound_end, self.last) = (position, position, last);
     }
 
     pub fn step(&mut self) -> DiskResult<Step> {
@@ -77,9 +98,11 @@ impl Walker {
         if at >= self.window.len {
             return Ok(Step::End);
         }
+        self.credit.advance(at);
         let step = match self.sound_at(at, self.last)? {
             Ok(header) => self.with_right_offset(at, header)?,
             Err(why) => match self.repaired(at)? {
+                Some(Step::Repaired(header, ..)) if self.is_contradicted(at, &header)? => contradicted(at, &header),
                 Some(step) => step,
                 None => self.bad(at, why)?,
             },
@@ -87,7 +110,7 @@ impl Walker {
         match &step {
             Step::Sound(header) | Step::Repaired(header, ..) => {
                 self.position = at + header.size as u64;
-                self.last = header.last;
+                (self.sound_end, self.last) = (self.position, header.last);
             }
             Step::Bad(bad) => self.position = bad.to,
             Step::End => {}
@@ -110,10 +133,17 @@ impl Walker {
             Ok(header) => header,
             Err(why) => return Ok(Err(why)),
         };
+        if !self.credit.affords(header.size as u64) {
+            return Ok(Err("not looked at: the bytes before it claim too many batches"));
+        }
         let Some(batch) = self.window.bytes(at, header.size)? else {
             return Ok(Err("the batch goes beyond the end of the file"));
         };
-        Ok(if header.is_intact(batch) { Ok(header) } else { Err("the checksum differs") })
+        if header.is_intact(batch) {
+            return Ok(Ok(header));
+        }
+        self.credit.spend(header.size as u64);
+        Ok(Err("the checksum differs"))
     }
 
     fn sound_at(&mut self, at: u64, last: i64) -> DiskResult<Result<Header, &'static str>> {
@@ -121,14 +151,44 @@ impl Walker {
         Ok(found.and_then(|header| if self.fits(&header, last) { Ok(header) } else { Err("its offset does not fit") }))
     }
 
-    /// The offset is covered by no checksum. When it leaves a gap, the next batch tells whether that can be.
+    /// The offset is covered by no checksum. When it leaves a gap, the next batches tell whether that can be.
     fn with_right_offset(&mut self, at: u64, header: Header) -> DiskResult<Step> {
-        if header.base == self.last + 1 {
+        if !self.is_contradicted(at, &header)? {
             return Ok(Step::Sound(header));
         }
-        let next = Header::parse(self.window.upto(at + header.size as u64, PEEK)?);
-        let overlaps = next.is_ok_and(|next| next.base <= header.last && next.base > self.last);
-        Ok(self.dense(at, header).filter(|_| overlaps).unwrap_or(Step::Sound(header)))
+        Ok(self.dense(at, header).unwrap_or_else(|| contradicted(at, &header)))
+    }
+
+    /// Whether one of the next batches has an offset that this one passes over, and its own is the right one: it leaves
+    /// just the offsets that this batch needs, the batch behind it follows without a gap, or the damaged bytes account
+    /// for it and not for this one.
+    fn is_contradicted(&mut self, at: u64, header: &Header) -> DiskResult<bool> {
+        if header.base == self.last + 1 {
+            return Ok(false);
+        }
+        // Where nothing is lost between the last batch and this one.
+        let room = (self.sound_end == at).then_some(self.last + 1 + (header.last - header.base) + 1);
+        let mut place = at + header.size as u64;
+        for _ in 0..WITNESSES {
+            let next = Header::parse(self.window.upto(place, PEEK)?);
+            let passed_over = next.is_ok_and(|next| next.base <= header.last && next.base > self.last);
+            if passed_over && let Ok(next) = self.intact_at(place)? {
+                let behind = Header::parse(self.window.upto(place + next.size as u64, PEEK)?);
+                let follows = behind.is_ok_and(|behind| behind.base == next.last + 1);
+                if Some(next.base) == room || follows || (self.is_near(place, &next) && !self.is_near(at, header)) {
+                    return Ok(true);
+                }
+            }
+            let over = header::extent(self.window.upto(place, PREFIX)?).map(|(size, _)| place + size as u64);
+            place = match over {
+                Ok(over) if over < self.window.len && self.may_begin(over)? => over,
+                _ => match self.search(place + 1, self.window.len.min(place + WINDOW_BYTES as u64))? {
+                    Some(found) => found,
+                    None => return Ok(false),
+                },
+            };
+        }
+        Ok(false)
     }
 
     /// With one bit of the offset inverted the batch follows its predecessor without a gap.
@@ -162,7 +222,8 @@ impl Walker {
             }
         }
         if let Ok(header) = Header::parse(&seen) {
-            if let Some(batch) = self.window.bytes(at, header.size)? {
+            let paid = self.credit.spend_on_repair(header.size as u64);
+            if let Some(batch) = if paid { self.window.bytes(at, header.size)? } else { None } {
                 let right = header.checksum(batch);
                 if (right ^ header.crc).count_ones() == 1 && self.fits(&header, self.last) {
                     let crc_at = at + header.crc_at() as u64;
@@ -193,8 +254,7 @@ impl Walker {
         if end > self.window.len || (end < self.window.len && !self.may_begin(end)?) {
             return Ok(None);
         }
-        self.budget = self.budget.saturating_sub(header.size as u64);
-        if self.budget == 0 {
+        if !self.credit.spend_on_repair(header.size as u64) {
             return Ok(None);
         }
         let Some(batch) = self.window.bytes(at, header.size)? else { return Ok(None) };
@@ -215,20 +275,49 @@ impl Walker {
         if let Some(header) = claimed {
             // Its length may be right though its content is not.
             let end = at + header.size as u64;
-            let follows = end < self.window.len && self.sound_at(end, self.last)?.is_ok();
-            if follows || end == self.window.len {
-                let tail = !follows;
-                return Ok(Step::Bad(Bad { from: at, to: end, why, claim, tail, zeros: false }));
+            if end == self.window.len {
+                return Ok(Step::Bad(Bad { from: at, to: end, why, claim, tail: true, zeros: false }));
+            }
+            if let Some(next) = self.behind(end)? {
+                let holes = header.count >= 0 && header.last - header.base + 1 != i64::from(header.count);
+                let missing = holes || next.base > header.last.saturating_add(1);
+                let inside = if missing { self.swallowed(at + 1, end, next.base)? } else { None };
+                let to = inside.unwrap_or(end);
+                return Ok(Step::Bad(Bad { from: at, to, why, claim, tail: false, zeros: false }));
             }
         }
-        let found = self.search(at + 1)?;
+        let found = self.search(at + 1, self.window.len)?;
         let (to, tail) = (found.unwrap_or(self.window.len), found.is_none());
         let zeros = tail && self.all_zeros(at)?;
         Ok(Step::Bad(Bad { from: at, to, why, claim, tail, zeros }))
     }
 
+    /// The next sound batch, from the end of a bad one on: at once, or behind more bad ones whose lengths lead to it.
+    fn behind(&mut self, mut end: u64) -> DiskResult<Option<Header>> {
+        for _ in 0..BAD_RUN {
+            if end >= self.window.len {
+                return Ok(None);
+            }
+            if let Ok(next) = self.sound_at(end, self.last)? {
+                return Ok(Some(next));
+            }
+            let claimed = Header::parse(self.window.upto(end, PEEK)?).ok();
+            let Some(bad) = claimed.filter(|bad| self.fits(bad, self.last)) else { return Ok(None) };
+            end += bad.size as u64;
+        }
+        Ok(None)
+    }
+
+    /// A sound batch inside a bad one that has offsets below `base`: more are missing in front of it than the bad one
+    /// claims, so it is its length that is wrong.
+    fn swallowed(&mut self, from: u64, to: u64, base: i64) -> DiskResult<Option<u64>> {
+        let Some(start) = self.search(from, to)? else { return Ok(None) };
+        Ok(self.intact_at(start)?.is_ok_and(|header| header.last < base).then_some(start))
+    }
+
     fn all_zeros(&mut self, mut at: u64) -> DiskResult<bool> {
         while at < self.window.len {
+            at = self.window.skip_hole(at)?;
             let piece = self.window.upto(at, WINDOW_BYTES)?;
             if piece.is_empty() || piece.iter().any(|byte| *byte != 0) {
                 return Ok(false);
@@ -238,9 +327,11 @@ impl Walker {
         Ok(true)
     }
 
-    fn search(&mut self, from: u64) -> DiskResult<Option<u64>> {
+    fn search(&mut self, from: u64, to: u64) -> DiskResult<Option<u64>> {
         let mut at = from;
-        while at + (header::FIXED_V0 as u64) <= self.window.len && self.budget > 0 {
+        while at + (header::FIXED_V0 as u64) <= to {
+            self.credit.advance(at);
+            at = self.window.skip_hole(at)?;
             let piece = self.window.upto(at, WINDOW_BYTES)?;
             if piece.len() < PREFIX {
                 break;
@@ -270,11 +361,10 @@ impl Walker {
         if !self.fits(&header, self.last) || at + header.size as u64 > self.window.len {
             return Ok(false);
         }
-        self.budget = self.budget.saturating_sub(header.size as u64);
         if self.sound_at(at, self.last)?.is_err() {
             return Ok(false);
         }
-        Ok(self.is_indexed(at, header.last) || self.leads_to_end(at, header)?)
+        Ok(self.is_near(at, &header) || self.leads_on(at, header)?)
     }
 
     fn is_indexed(&self, at: u64, last: i64) -> bool {
@@ -282,13 +372,31 @@ impl Walker {
         count.checked_sub(1).and_then(|entry| index::entry_at(&self.index, self.base, entry)) == Some((last, at))
     }
 
-    /// Batch follows batch to the end of the file; single bad ones may stand between if their length is right.
-    fn leads_to_end(&mut self, at: u64, header: Header) -> DiskResult<bool> {
-        let (mut end, mut last) = (at + header.size as u64, header.last);
-        while end < self.window.len && self.budget > 0 {
+    /// Offsets that the damaged bytes before it and its own bytes can account for, all below the next indexed ones.
+    fn is_near(&self, at: u64, header: &Header) -> bool {
+        let damaged = (at - self.sound_end.min(at)) as i64;
+        let entry = index::lookup(&self.index, self.base, header.base);
+        let next = index::entry_at(&self.index, self.base, entry);
+        header.base - self.last - 1 <= damaged / MESSAGE_BYTES_MIN + 1
+            && header.last - header.base <= header.size as i64 / MESSAGE_BYTES_MIN
+            && next.is_none_or(|(last, place)| place <= at || (header.last < last && at + header.size as u64 <= place))
+    }
+
+    /// Batch follows batch; single bad ones may stand between if their length is right.
+    fn leads_on(&mut self, at: u64, header: Header) -> DiskResult<bool> {
+        if self.is_indexed(at, header.last) {
+            return Ok(true);
+        }
+        let (mut end, mut last, mut dense) = (at + header.size as u64, header.last, 1);
+        while end < self.window.len && dense < PROOF {
+            if !self.credit.affords(PEEK as u64) {
+                return Ok(false);
+            }
             match self.sound_at(end, last)? {
+                Ok(next) if self.is_indexed(end, next.last) => return Ok(true),
                 Ok(next) => {
-                    self.budget = self.budget.saturating_sub(next.size as u64);
+                    self.credit.spend(next.size as u64);
+                    dense = if next.base == last + 1 { dense + 1 } else { 1 };
                     (end, last) = (end + next.size as u64, next.last);
                 }
                 Err(_) => {
@@ -297,10 +405,10 @@ impl Walker {
                     if over != self.window.len && (over > self.window.len || self.sound_at(over, last)?.is_err()) {
                         return Ok(false);
                     }
-                    end = over;
+                    (end, dense) = (over, 1);
                 }
             }
         }
-        Ok(end == self.window.len)
+        Ok(end == self.window.len || dense >= PROOF)
     }
 }

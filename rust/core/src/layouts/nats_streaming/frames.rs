@@ -7,8 +7,11 @@ use std::ops::Range;
 
 use super::crc::Crc;
 use super::{FILE_HEAD, FRAME};
+use crate::layouts::search::Credit;
 
 const SIZE_BITS: u32 = 24;
+/// A search looks at every record up to this size.
+const SMALL: usize = 64 << 10;
 
 pub struct Frame {
     pub offset: usize,
@@ -49,9 +52,9 @@ pub struct Reading<'a> {
 pub fn walk(data: &[u8], how: &Reading) -> Walk {
     let mut out = Walk { sound_end: data.len().min(FILE_HEAD as usize), ..Walk::default() };
     let mut at = out.sound_end;
-    let mut budget = data.len().saturating_mul(4) + (1 << 20);
+    let mut credit = Credit::new(data.len() as u64);
     while at < data.len() {
-        match look(data, at, how, &mut usize::MAX.clone()) {
+        match look(data, at, how, &mut credit) {
             Ok(Some(frame)) => {
                 at = frame.payload.end;
                 out.sound_end = at;
@@ -60,7 +63,7 @@ pub fn walk(data: &[u8], how: &Reading) -> Walk {
             Ok(None) => return out,
             Err(mut problem) => {
                 if how.tolerant {
-                    problem.end = resume(data, at, how, &mut budget);
+                    problem.end = resume(data, at, how, &mut credit);
                 }
                 at = problem.end;
                 out.problems.push(problem);
@@ -74,7 +77,8 @@ pub fn walk(data: &[u8], how: &Reading) -> Walk {
 }
 
 /// A sound record, `None` for padding, or what is wrong.
-fn look(data: &[u8], at: usize, how: &Reading, budget: &mut usize) -> Result<Option<Frame>, Problem> {
+fn look(data: &[u8], at: usize, how: &Reading, credit: &mut Credit) -> Result<Option<Frame>, Problem> {
+    credit.advance(at as u64);
     let rest = &data[at..];
     let bad = |detail: String, cut_short: bool| Problem { offset: at, end: data.len(), detail, cut_short };
     if rest.len() < FRAME {
@@ -97,32 +101,74 @@ fn look(data: &[u8], at: usize, how: &Reading, budget: &mut usize) -> Result<Opt
     if how.types > 0 && !(1..=how.types).contains(&kind) {
         return Err(bad(format!("unexpected record type: {kind}"), false));
     }
-    if *budget < size {
-        return Err(bad("not looked at".into(), false));
+    if !credit.affords(size as u64) {
+        return Err(bad("not looked at: the bytes before it claim too many records".into(), false));
     }
-    *budget -= size;
     let got = how.crc.of(&body[..size]);
     if got != sum && how.strict {
+        credit.spend(size as u64);
         return Err(bad(format!("corrupted data, expected crc to be 0x{sum:08x}, got 0x{got:08x}"), false));
     }
     let start = at + FRAME;
     Ok(Some(Frame { offset: at, kind, payload: start..start + size }))
 }
 
-/// Where the records go on after a bad one: where its size says, or at the next that is sound.
-fn resume(data: &[u8], at: usize, how: &Reading, budget: &mut usize) -> usize {
-    if let Some(head) = data.get(at..at + 4) {
-        let word = u32::from_le_bytes(head.try_into().unwrap());
-        let size = if how.types == 0 { word } else { word & ((1 << SIZE_BITS) - 1) } as usize;
-        let end = at.saturating_add(FRAME + size);
-        if end == data.len() || (end < data.len() && look(data, end, how, budget).is_ok()) {
-            return end;
+/// Where the records go on after a bad one: where its size says, or at the next that is sound. Its size is wrong when
+/// one other bit makes the record sound, or when sound records inside it lead to the place where it claims to end.
+fn resume(data: &[u8], at: usize, how: &Reading, credit: &mut Credit) -> usize {
+    let strict = Reading { strict: true, ..*how };
+    let Some(head) = data.get(at..at + FRAME) else { return data.len() };
+    let word = u32::from_le_bytes(head[..4].try_into().unwrap());
+    let sum = u32::from_le_bytes(head[4..].try_into().unwrap());
+    let size = if how.types == 0 { word } else { word & ((1 << SIZE_BITS) - 1) } as usize;
+    let end = at.saturating_add(FRAME + size);
+    let follows = end == data.len() || (end < data.len() && look(data, end, how, credit).is_ok());
+    let limit = if follows { end } else { data.len() };
+    let Some(next) = next_sound(data, at + 1..limit, &strict, credit) else { return limit };
+    let repaired = (0..SIZE_BITS).map(|bit| at + FRAME + (size ^ 1 << bit)).find(|end| {
+        let paid = *end <= data.len() && credit.spend_on_repair((*end - at) as u64);
+        paid && how.crc.of(&data[at + FRAME..*end]) == sum
+    });
+    match repaired {
+        Some(end) => end,
+        None if !follows || leads_to(data, next, end, &strict, credit) => next,
+        None => end,
+    }
+}
+
+/// The next sound record. Nothing shorter than two bytes proves itself.
+fn next_sound(data: &[u8], within: Range<usize>, strict: &Reading, credit: &mut Credit) -> Option<usize> {
+    let data = &data[..within.end];
+    let sound = |at: &usize| {
+        // Any bytes claim something: a large record is looked at only where another may follow it.
+        let likely = claim(data, *at, strict)
+            .is_some_and(|end| end - at <= SMALL || end == data.len() || claim(data, end, strict).is_some());
+        likely && matches!(look(data, *at, strict, credit), Ok(Some(frame)) if frame.payload.len() > 1)
+    };
+    (within.start..within.end.saturating_sub(FRAME)).find(sound)
+}
+
+/// Where a record that begins at `at` would end.
+fn claim(data: &[u8], at: usize, how: &Reading) -> Option<usize> {
+    let word = u32::from_le_bytes(*data.get(at..)?.first_chunk()?);
+    let typed = how.types == 0 || (1..=u32::from(how.types)).contains(&(word >> SIZE_BITS));
+    let size = if how.types == 0 { word } else { word & ((1 << SIZE_BITS) - 1) } as usize;
+    let end = at.checked_add(FRAME + size)?;
+    (typed && size > 0 && end <= data.len()).then_some(end)
+}
+
+/// Whether a sound record ends at `end`, found from one at `at` on; others between may be damaged as well.
+fn leads_to(data: &[u8], mut at: usize, end: usize, strict: &Reading, credit: &mut Credit) -> bool {
+    while at < end {
+        match look(data, at, strict, credit) {
+            Ok(Some(frame)) => at = frame.payload.end,
+            _ => match next_sound(data, at + 1..end, strict, credit) {
+                Some(next) => at = next,
+                None => return false,
+            },
         }
     }
-    let strict = Reading { strict: true, ..*how };
-    // A record of at least two bytes: nothing shorter than that proves itself.
-    let sound = |at: &usize| matches!(look(data, *at, &strict, budget), Ok(Some(frame)) if frame.payload.len() > 1);
-    (at + 1..data.len().saturating_sub(FRAME)).find(sound).unwrap_or(data.len())
+    at == end
 }
 
 /// One record; `kind` 0 for files without types. The payload of a typed record ends at 16 MiB.

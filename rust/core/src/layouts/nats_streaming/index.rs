@@ -131,6 +131,8 @@ fn rest_is_zero(file: &dyn DiskFile, mut at: u64, len: u64) -> DiskResult<bool> 
 pub fn sound_entries(file: &dyn DiskFile, crc: &Crc) -> DiskResult<(Vec<Entry>, Vec<u64>)> {
     let (mut found, mut bad, mut at) = (Vec::new(), Vec::new(), FILE_HEAD);
     loop {
+        // Zeros are no entries, and a hole is nothing but zeros.
+        at += (file.next_data(at)? - at) / ENTRY as u64 * ENTRY as u64;
         let chunk = file.read_at(at, CHUNK)?;
         if chunk.is_empty() {
             return Ok((found, bad));

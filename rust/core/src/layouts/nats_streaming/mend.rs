@@ -13,7 +13,8 @@ use super::index::{Entry, sound_entries};
 use super::read::{Sums, check};
 use super::record::{self, Parsed};
 use super::{COUNTED, FILE_HEAD, FRAME, Finding, PAYLOAD_MAX, Part};
-use crate::disk::{DiskFile, DiskResult};
+use crate::disk::{BEGINS_WITH_ZEROS, DiskFile, DiskResult};
+use crate::layouts::search::Credit;
 
 const WINDOW: usize = 4 << 20;
 /// A sequence in unsound bytes is believed if it is not further than this beyond the last sound one.
@@ -65,6 +66,10 @@ impl Pages<'_> {
         let from = (at - self.start) as usize;
         Ok(&self.bytes[from..(from + len).min(self.bytes.len())])
     }
+
+    fn skip_hole(&self, at: u64) -> DiskResult<u64> {
+        Ok(self.file.next_data(at)?.saturating_sub(BEGINS_WITH_ZEROS).max(at))
+    }
 }
 
 enum Look {
@@ -80,8 +85,7 @@ struct Walk<'a> {
     hints: Vec<Entry>,
     has_index: bool,
     ceiling: u64,
-    /// How many bytes may still be summed in searches.
-    budget: u64,
+    credit: Credit,
     out: Mended,
 }
 
@@ -124,7 +128,7 @@ pub fn mend(
         sums,
         has_index: index.is_some(),
         ceiling: bounds.below,
-        budget: len.saturating_mul(4) + (1 << 20),
+        credit: Credit::new(len),
         out: Mended { sound_end: FILE_HEAD, ..Mended::default() },
         hints,
     };
@@ -162,6 +166,7 @@ impl Walk<'_> {
         let vouched = self.hints.last().map_or(0, Entry::end);
         self.out.highest = self.hints.last().map_or(0, |last| last.sequence);
         while at < self.pages.len || hint < self.hints.len() {
+            self.credit.advance(at);
             while self.hints.get(hint).is_some_and(|entry| entry.offset < at) {
                 hint += 1;
             }
@@ -261,6 +266,9 @@ impl Walk<'_> {
 
     fn damaged(&mut self, at: u64, limit: u64, below: u64, tail: bool) -> DiskResult<u64> {
         for bit in 0..30 {
+            if !self.may_be_size(at, limit, 1 << bit)? {
+                continue;
+            }
             if let Look::Sound(entry) = self.look(at, limit, 1 << bit)? {
                 self.report("repaired", at, entry.end(), None, "one bit of the size was inverted".into());
                 self.take(entry, below);
@@ -285,6 +293,32 @@ impl Walk<'_> {
         Ok(end)
     }
 
+    /// The sequence that the bytes at `at` claim.
+    fn claimed(&mut self, at: u64) -> DiskResult<Option<u64>> {
+        let bytes = self.pages.get(at, FRAME + 11)?;
+        let mut from = FRAME + 1;
+        Ok((bytes.get(FRAME) == Some(&0x08)).then(|| record::varint(bytes, &mut from)).flatten())
+    }
+
+    /// Whether the record may end where its size says with some bits inverted: at the end, before padding, or before
+    /// the record that comes next in the sequence. Cheap, so that few sums are made.
+    fn may_be_size(&mut self, at: u64, limit: u64, flip: u32) -> DiskResult<bool> {
+        let Some(head) = self.pages.get(at, FRAME)?.first_chunk::<4>().copied() else { return Ok(false) };
+        let end = at + FRAME as u64 + u64::from(u32::from_le_bytes(head) ^ flip);
+        if end >= limit {
+            return Ok(end == limit);
+        }
+        let next = self.pages.get(end, FRAME)?;
+        if next.iter().all(|byte| *byte == 0) {
+            return Ok(true);
+        }
+        Ok(match (self.claimed(at)?, self.claimed(end)?) {
+            (Some(own), Some(next)) => next.wrapping_sub(own) <= 1,
+            (None, next) => next.is_some(),
+            (_, None) => false,
+        })
+    }
+
     /// The sequence of the sound record at `at`, if there is one.
     fn following(&mut self, at: u64, limit: u64) -> DiskResult<Option<u64>> {
         Ok(match self.look(at, limit, 0)? {
@@ -301,7 +335,16 @@ impl Walk<'_> {
         let size = u32::from_le_bytes(head[..4].try_into().unwrap());
         let sum = u32::from_le_bytes(head[4..].try_into().unwrap());
         let end = at + (FRAME as u64) + u64::from(size);
-        if end <= limit && (end == limit || self.following(end, limit)?.is_some()) {
+        let following = if end < limit { self.following(end, limit)? } else { None };
+        if end == limit || following.is_some() {
+            // More sequences are missing than one record has: the size is wrong, and leads over sound ones.
+            let last = self.last();
+            let expected = if last > 0 { Some(last + 2) } else { self.claimed(at)?.map(|own| own + 1) };
+            if following.zip(expected).is_some_and(|(next, expected)| next > expected)
+                && let Some(inside) = self.search(at + 1, end)?
+            {
+                return Ok((inside, "bytes that are no record".into()));
+            }
             let got = self.sums.crc.of(self.pages.get(at + FRAME as u64, size as usize)?);
             return Ok((end, format!("corrupted data, expected crc to be 0x{sum:08x}, got 0x{got:08x}")));
         }
@@ -318,6 +361,8 @@ impl Walk<'_> {
         pattern.extend_from_slice(self.channel);
         let mut start = from;
         while start < limit {
+            self.credit.advance(start);
+            start = self.pages.skip_hole(start)?.min(limit);
             let window = WINDOW.min((limit - start) as usize);
             let piece = self.pages.get(start, window)?.to_vec();
             for found in memchr::memmem::find_iter(&piece, &pattern) {
@@ -352,17 +397,23 @@ impl Walk<'_> {
         let size = u32::from_le_bytes(head[..4].try_into().unwrap()) ^ flip;
         let sum = u32::from_le_bytes(head[4..].try_into().unwrap());
         let whole = FRAME as u64 + u64::from(size);
-        if size == 0 || size as usize > PAYLOAD_MAX || at + whole > limit || self.budget < u64::from(size) {
+        if size == 0 || size as usize > PAYLOAD_MAX || at + whole > limit {
             return Ok(Look::Bad);
         }
-        self.budget -= if flip == 0 { 0 } else { u64::from(size) };
+        let paid = if flip == 0 { self.credit.affords(whole) } else { self.credit.spend_on_repair(whole) };
+        if !paid {
+            return Ok(Look::Bad);
+        }
         let payload = self.pages.get(at + FRAME as u64, size as usize)?.to_vec();
         let parsed = record::parse(&payload).filter(|parsed| self.belongs(&payload, parsed));
         match parsed {
             Some(parsed) if !self.sums.strict && flip == 0 || self.sums.crc.of(&payload) == sum => {
                 Ok(Look::Sound(Entry { sequence: parsed.sequence, offset: at, time: parsed.time, size }))
             }
-            _ => Ok(Look::Bad),
+            _ => {
+                self.credit.spend(if flip == 0 { whole } else { 0 });
+                Ok(Look::Bad)
+            }
         }
     }
 
@@ -372,8 +423,9 @@ impl Walk<'_> {
 
     fn zeros(&mut self, mut at: u64, limit: u64) -> DiskResult<bool> {
         while at < limit {
+            at = self.pages.skip_hole(at)?.min(limit);
             let piece = self.pages.get(at, WINDOW.min((limit - at) as usize))?;
-            if piece.is_empty() || piece.iter().any(|byte| *byte != 0) {
+            if piece.iter().any(|byte| *byte != 0) || (piece.is_empty() && at < limit) {
                 return Ok(false);
             }
             at += piece.len() as u64;
@@ -383,13 +435,9 @@ impl Walk<'_> {
 
     /// A sequence in unsound bytes counts as given out, so that it is not given out again.
     fn plausible(&mut self, at: u64) -> DiskResult<()> {
-        let bytes = self.pages.get(at, FRAME + 11)?;
-        let mut from = FRAME + 1;
-        if bytes.get(FRAME) == Some(&0x08) {
-            if let Some(sequence) = record::varint(bytes, &mut from) {
-                let near = sequence <= self.last().saturating_add(PLAUSIBLE_STEP);
-                self.out.highest = self.out.highest.max(if near { sequence } else { 0 });
-            }
+        if let Some(sequence) = self.claimed(at)? {
+            let near = sequence <= self.last().saturating_add(PLAUSIBLE_STEP);
+            self.out.highest = self.out.highest.max(if near { sequence } else { 0 });
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::seal::Sealer;
 use super::{COUNTED, FRAME, PAYLOAD_MAX};
 use crate::batch::{Batch, Entry as Message, HeaderCodec};
 
-/// The header that carries a message's reply subject across the waist.
+/// The header that carries a message's reply subject through the storage interface.
 pub const REPLY_HEADER: &[u8] = b"Nats-Streaming-Reply";
 const BLOCK_HEAD: &[u8] = b"NATS/1.0\r\n";
 const SEQUENCE: u8 = 0x08;

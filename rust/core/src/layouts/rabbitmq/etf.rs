@@ -243,7 +243,18 @@ const TO_END: &[u8] = b"d\x00\x04true";
 impl Message {
     /// The message at `start`; `None` if there is none.
     pub fn parse(data: &[u8], start: usize) -> Option<Message> {
-        Self::parse_usual(data, start).or_else(|| Self::parse_any(data, start))
+        Self::parse_counting(data, start).0
+    }
+
+    /// … and how many bytes were looked at for it: no element of a list is free.
+    pub fn parse_counting(data: &[u8], start: usize) -> (Option<Message>, usize) {
+        if let Some(message) = Self::parse_usual(data, start) {
+            let end = message.end;
+            return (Some(message), end - start);
+        }
+        let mut reader = Reader::new(data, start);
+        let message = Self::parse_any(&mut reader);
+        (message, reader.at - start)
     }
 
     /// One key, one fragment, properties as sent, persistent: compared piece by piece.
@@ -277,8 +288,7 @@ impl Message {
         })
     }
 
-    fn parse_any(data: &[u8], start: usize) -> Option<Message> {
-        let mut reader = Reader::new(data, start);
+    fn parse_any(reader: &mut Reader) -> Option<Message> {
         if reader.byte()? != VERSION {
             return None;
         }
@@ -322,7 +332,7 @@ impl Message {
         }
         reader.end_list(count)?;
         let id = reader.binary()?;
-        let id = data[id].try_into().ok()?;
+        let id = reader.bytes(&id).try_into().ok()?;
         reader.atom()?;
         let body = match count {
             0 => Some(reader.at..reader.at),

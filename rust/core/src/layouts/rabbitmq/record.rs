@@ -12,6 +12,7 @@
 
 use super::etf::{MARK, Message};
 use super::{Finding, MessageId};
+use crate::layouts::search::Credit;
 
 const ID_BYTES: usize = 16;
 /// Behind the head: id, expiry, size, E.
@@ -19,6 +20,8 @@ const REST_BYTES: usize = ID_BYTES + 8 + 4 + 4;
 pub const REL_MAX: u64 = 1 << 14;
 /// What a disk writes wholly or not at all.
 const SECTOR_BYTES: usize = 512;
+/// What a sure record needs behind its message at most: its deliver, and another publish with its own.
+const SURE_BEHIND: usize = 128;
 /// Nobody has counted that far.
 const PLAUSIBLE_SEQ: u64 = 1 << 48;
 const SEQ_MASK: u64 = (1 << 62) - 1;
@@ -246,8 +249,16 @@ fn is_disguised(form: Form, data: &[u8], at: usize, head: u64) -> bool {
     is_stored(form, data, at, head)
 }
 
-fn resync(form: Form, data: &[u8], from: usize) -> usize {
-    (from..data.len()).find(|at| is_sure(form, data, *at)).unwrap_or(data.len())
+fn resync(form: Form, data: &[u8], from: usize, credit: &mut Credit) -> usize {
+    let sure = |at: &usize| {
+        credit.advance(*at as u64);
+        let body = at + form.fixed_bytes();
+        // A term is walked through: that is paid for.
+        let term = data.get(body..).is_some_and(|rest| rest.starts_with(&MARK));
+        let whole = if term { be(data, body - 4, 4) } else { 0 };
+        credit.spend(whole) && is_sure(form, &data[..data.len().min(body + whole as usize + SURE_BEHIND)], *at)
+    };
+    (from..data.len()).find(sure).unwrap_or(data.len())
 }
 
 /// Whether a sector that the bytes touch was never written: then what stands there is not a record's own.
@@ -272,6 +283,7 @@ fn gap(data: &[u8], from: usize, to: usize) -> Finding {
 pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
     let form = Form::Journal;
     let (mut at, mut findings, mut last) = (0, Vec::new(), None::<u64>);
+    let mut credit = Credit::new(data.len() as u64);
     while at < data.len() {
         let Some(head) = form.head(data, at) else {
             findings.push(gap(data, at, data.len()));
@@ -313,7 +325,8 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
             }
             _ => {
                 let skip = shorts_follow(form, data, at + 8, |head| (head & SEQ_MASK) < PLAUSIBLE_SEQ);
-                let next = if skip && !touches_hole(data, at, 8) { at + 8 } else { resync(form, data, at + 1) };
+                let next =
+                    if skip && !touches_hole(data, at, 8) { at + 8 } else { resync(form, data, at + 1, &mut credit) };
                 findings.push(gap(data, at, next));
                 at = next;
             }
@@ -360,6 +373,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
     let form = Form::Segment;
     let mut seen = vec![0u8; count as usize]; // 1 published, 2 delivered, 3 acked
     let (mut at, mut findings) = (0, Vec::new());
+    let mut credit = Credit::new(data.len() as u64);
     let (mut newest, mut paired, mut unpaired) = (None::<u64>, 0u32, 0u32);
     let mut last = None::<u64>;
     while at < data.len() {
@@ -397,7 +411,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
                 at = if is_sure(form, data, at + 2) || at + 2 == data.len() {
                     at + 2
                 } else {
-                    resync(form, data, at + 2)
+                    resync(form, data, at + 2, &mut credit)
                 };
                 continue;
             }
@@ -444,7 +458,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
                 let known =
                     |head: u64| seen.get((head & form.mask()) as usize).is_some_and(|seen| (1..3).contains(seen));
                 let skip = !touches_hole(data, at, 2) && shorts_follow(form, data, at + 2, known);
-                let next = if skip { at + 2 } else { resync(form, data, at + 1) };
+                let next = if skip { at + 2 } else { resync(form, data, at + 1, &mut credit) };
                 findings.push(gap(data, at, next));
                 at = next;
             }

@@ -15,6 +15,7 @@ use hashbrown::HashMap;
 use super::etf::{MARK, Message};
 use super::{Finding, MessageId};
 use crate::disk::{Disk, DiskError, DiskFile, DiskResult, OpenMode};
+use crate::layouts::search::Credit;
 
 const SIZE_BYTES: usize = 8;
 const ID_BYTES: usize = 16;
@@ -53,8 +54,9 @@ pub struct Place {
 /// All sound records of a store file.
 pub fn walk_store(data: &[u8], mut tell: impl FnMut(Place)) -> Vec<Finding> {
     let (mut at, mut hidden, mut findings) = (0, false, Vec::new());
+    let mut credit = Credit::new(data.len() as u64);
     while at < data.len() {
-        let record = sound_at(data, at);
+        let record = sound_at(data, at, &mut credit);
         if let Some((total, id, inner, repaired)) = record {
             if let Some(what) = repaired {
                 findings.push(Finding::new("repaired", at, total, what));
@@ -65,7 +67,7 @@ pub fn walk_store(data: &[u8], mut tell: impl FnMut(Place)) -> Vec<Finding> {
             at += total;
             continue;
         }
-        let next = resync(data, at + 1);
+        let next = resync(data, at + 1, &mut credit);
         let zeros = data[at..next].iter().all(|byte| *byte == 0);
         let what = if zeros { "zeros" } else { "bytes that are no record" };
         let kind = if next == data.len() { "unsound-tail" } else { "bad-record" };
@@ -77,11 +79,23 @@ pub fn walk_store(data: &[u8], mut tell: impl FnMut(Place)) -> Vec<Finding> {
 }
 
 /// (bytes, id, the message's own id, what was put right) of the record at `at`.
-fn sound_at(data: &[u8], at: usize) -> Option<(usize, MessageId, MessageId, Option<&'static str>)> {
+fn sound_at(
+    data: &[u8],
+    at: usize,
+    credit: &mut Credit,
+) -> Option<(usize, MessageId, MessageId, Option<&'static str>)> {
     let head: [u8; 8] = data.get(at..at + SIZE_BYTES)?.try_into().ok()?;
     let id: MessageId = data.get(at + SIZE_BYTES..at + TERM_AT)?.try_into().ok()?;
     let size = u64::from_be_bytes(head);
-    let message = Message::parse(data, at + TERM_AT)?;
+    credit.advance(at as u64);
+    if !credit.affords(1) {
+        return None;
+    }
+    let (message, looked_at) = Message::parse_counting(data, at + TERM_AT);
+    let Some(message) = message else {
+        credit.owe(looked_at as u64);
+        return None;
+    };
     let total = message.end - at + 1;
     if total > u32::MAX as usize || message.end >= data.len() {
         return None;
@@ -97,10 +111,10 @@ fn sound_at(data: &[u8], at: usize) -> Option<(usize, MessageId, MessageId, Opti
     }
 }
 
-fn resync(data: &[u8], from: usize) -> usize {
+fn resync(data: &[u8], from: usize, credit: &mut Credit) -> usize {
     let mut at = from;
     while let Some(found) = data.get(at + TERM_AT..).and_then(|rest| memchr::memmem::find(rest, &MARK)) {
-        if matches!(sound_at(data, at + found), Some((_, _, _, None))) {
+        if matches!(sound_at(data, at + found, credit), Some((_, _, _, None))) {
             return at + found;
         }
         at += found + 1;
@@ -304,7 +318,7 @@ impl MessageStore {
             }
         };
         let bytes = handle.read_at(location.offset, location.total as usize)?;
-        match sound_at(&bytes, 0) {
+        match sound_at(&bytes, 0, &mut Credit::new(bytes.len() as u64)) {
             Some((total, outer, inner, _)) if (outer == *id || inner == *id) && total == location.total as usize => {
                 Ok(bytes)
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::message::{self, BLANK, FIXED, MAGIC, MAGIC_V2, Parsed};
 use crate::disk::{Disk, DiskResult, OpenMode, Window};
+use crate::layouts::search::Credit;
 
 pub const ENTRY: usize = 20;
 const WINDOW_BYTES: usize = 8 << 20;
@@ -55,10 +56,12 @@ pub fn scan(disk: &Arc<dyn Disk>, path: &str, start: u64, from: u64, keys: bool)
     let file = disk.open(path, OpenMode::Read)?;
     let len = file.len()?;
     let mut window = Window::new(file, len, WINDOW_BYTES);
+    let mut credit = Credit::new(len);
     let mut found = Scan { end: from, ..Scan::default() };
     let mut at = from;
     while len - at >= BLANK as u64 {
-        match at_place(&mut window, at, start)? {
+        credit.advance(at);
+        match at_place(&mut window, at, start, &mut credit)? {
             Ok(Parsed::End) => break,
             Ok(Parsed::Blank(_)) => {
                 (found.full, at) = (true, len);
@@ -71,7 +74,7 @@ pub fn scan(disk: &Arc<dyn Disk>, path: &str, start: u64, from: u64, keys: bool)
                 found.end = at;
             }
             Err(why) => {
-                let next = resync(&mut window, at + 1, start)?;
+                let next = resync(&mut window, at + 1, start, &mut credit)?;
                 let to = next.unwrap_or(used_end(&mut window, at)?);
                 found.bad.push(Bad { from: at, to, why, tail: next.is_none() });
                 if next.is_none() {
@@ -88,21 +91,29 @@ pub fn scan(disk: &Arc<dyn Disk>, path: &str, start: u64, from: u64, keys: bool)
     Ok(found)
 }
 
-/// What stands at a position, checksums included.
-fn at_place(window: &mut Window, at: u64, start: u64) -> DiskResult<Result<Parsed, &'static str>> {
+/// What stands at a position, checksums included; what is not sound is paid for.
+fn at_place(window: &mut Window, at: u64, start: u64, credit: &mut Credit) -> DiskResult<Result<Parsed, &'static str>> {
     let size = message::extent(window.upto(at, BLANK)?).map_or(0, |(size, _)| size);
     let wanted = size.clamp(BLANK, message::MESSAGE_BYTES_MAX);
+    if !credit.affords(wanted as u64) {
+        return Ok(Err("not looked at: the bytes before it claim too many messages"));
+    }
     let bytes = window.upto(at, wanted)?;
-    Ok(match message::parse(bytes, start + at) {
+    let found = match message::parse(bytes, start + at) {
         Ok(Parsed::Message(view)) => view.check(bytes).map(|()| Parsed::Message(view.clone())),
         other => other,
-    })
+    };
+    if found.is_err() {
+        credit.spend(bytes.len() as u64);
+    }
+    Ok(found)
 }
 
 /// The next place where a message begins that names its own address and is sound.
-fn resync(window: &mut Window, from: u64, start: u64) -> DiskResult<Option<u64>> {
+fn resync(window: &mut Window, from: u64, start: u64, credit: &mut Credit) -> DiskResult<Option<u64>> {
     let mut at = from;
     while at + FIXED as u64 <= window.len {
+        at = window.skip_hole(at)?;
         let piece = window.upto(at, WINDOW_BYTES)?;
         let candidate = memchr::memmem::find_iter(piece, &MAGIC.to_be_bytes()[..3])
             .filter(|hit| *hit >= 4)
@@ -116,7 +127,8 @@ fn resync(window: &mut Window, from: u64, start: u64) -> DiskResult<Option<u64>>
         match candidate {
             Some(hit) => {
                 let place = at + hit as u64;
-                if matches!(at_place(window, place, start)?, Ok(Parsed::Message(_))) {
+                credit.advance(place);
+                if matches!(at_place(window, place, start, credit)?, Ok(Parsed::Message(_))) {
                     return Ok(Some(place));
                 }
                 at = place + 1;
@@ -132,6 +144,7 @@ fn resync(window: &mut Window, from: u64, start: u64) -> DiskResult<Option<u64>>
 fn used_end(window: &mut Window, from: u64) -> DiskResult<u64> {
     let (mut at, mut end) = (from, from);
     while at < window.len {
+        at = window.skip_hole(at)?;
         let piece = window.upto(at, WINDOW_BYTES)?;
         if let Some(last) = piece.iter().rposition(|byte| *byte != 0) {
             end = at + last as u64 + 1;

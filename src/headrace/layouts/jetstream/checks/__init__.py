@@ -1,0 +1,1 @@
+"""Looking at a directory: inspect, verify, and what the files say of each other."""

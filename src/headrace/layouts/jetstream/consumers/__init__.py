@@ -1,0 +1,1 @@
+"""Where the consumers of a stream stand: state file, journal, recovery."""

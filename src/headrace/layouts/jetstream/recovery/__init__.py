@@ -1,0 +1,1 @@
+"""From the files of a stream to a store that can be used, whatever happened to them."""

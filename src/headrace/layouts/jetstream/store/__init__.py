@@ -1,0 +1,1 @@
+"""The store of one stream: blocks, limits, removal, upkeep, our files beside it."""

@@ -1,0 +1,54 @@
+"""`LAYOUT`: the queue storage of RabbitMQ nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from headrace.layouts.layout import Layout, Look
+from headrace.layouts.rabbitmq import inspector, unread
+from headrace.layouts.rabbitmq._kernels import Disk
+from headrace.layouts.rabbitmq.options import RabbitOptions
+from headrace.layouts.rabbitmq.volume import RabbitVolume, vhost_paths
+from headrace.layouts.report import Report
+from headrace.layouts.unread import Unread
+
+
+class RabbitLayout(Layout):
+    """RabbitMQ's classic queues, version 1."""
+
+    name = "rabbitmq"
+    label = "RabbitMQ"
+    product = inspector.PRODUCT
+    options = RabbitOptions
+    volume = RabbitVolume
+    shares_files = True
+    columns: ClassVar[Mapping[str, str]] = {
+        "vhost": "string",
+        "queue": "string",
+        "exchange": "string",
+        "routing_key": "string",
+        "persistent": "bool",
+    }
+
+    def recognise(self, path: str, disk: Disk) -> bool:
+        """A vhost's directory, or one that holds some."""
+        return vhost_paths(disk, path.rstrip("/") or "/") is not None
+
+    def unread(self, disk: Disk, path: str) -> list[Unread]:
+        """Quorum queues, streams, classic queues of version 2, retained messages of MQTT."""
+        return unread.unread(disk, path.rstrip("/") or "/")
+
+    def look(self, asked: Look) -> Report:
+        """Queues, segments, store files; in full after every byte was read and every reference followed."""
+        return inspector.view(
+            asked.path,
+            log=asked.log,
+            quick=asked.quick,
+            thorough=asked.full,
+            disk=asked.disk,
+            progress=asked.progress,
+        )
+
+
+LAYOUT = RabbitLayout()

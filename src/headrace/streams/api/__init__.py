@@ -1,0 +1,1 @@
+"""The JetStream API: requests, endpoints, answers, events."""

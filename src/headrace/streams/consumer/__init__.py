@@ -1,0 +1,1 @@
+"""Consumers: what they may be, what they get next, what they acknowledged."""

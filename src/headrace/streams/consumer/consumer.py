@@ -1,0 +1,537 @@
+"""One consumer of the model: what it was given, what it settled, and when it gets more.
+
+    on_acks   a run of acknowledgements ─→ ledger; on work queues the stream lets go of what is settled
+    on_pulls  a run of requests         ─→ waiting (pull.py)
+    on_new    the stream has more       ─┐
+    timers    something is due          ─┴→ engine.wake ─→ deliver: next_run.choose, then push or pull sends
+
+How messages leave is the delivery's (push.py, pull.py). What must survive a crash is in the ledger's
+journal: written at the latest a quarter second later, at once where somebody waits for a double ack, and before a
+message that was acked is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+
+from headrace.config.model import ConsumerConfig, StreamConfig
+from headrace.engine.timers import Timer
+from headrace.errors import HeadraceError
+from headrace.layouts.base import ConsumerState
+from headrace.layouts.stream_store import ConsumerStore
+from headrace.streams._kernels import AckRun, Batch, Ledger, LedgerPosition, PullRun, subject_matches
+from headrace.streams.api.advisories import Advisories
+from headrace.streams.consumer import life as consumer_life
+from headrace.streams.consumer.acks import nak_delay_ns, next_request, term_reason
+from headrace.streams.consumer.next_run import Choice, Position, SkipList, Why, choose
+from headrace.streams.consumer.pull import PullDelivery
+from headrace.streams.consumer.pull_requests import SERVER_SHUTDOWN
+from headrace.streams.consumer.push import PushDelivery
+from headrace.streams.consumer.replay import Replay
+from headrace.streams.consumer.start import Start, front_after_purge
+from headrace.units import format_time_ns
+
+if TYPE_CHECKING:
+    from headrace.streams.stream.stream import Stream
+
+LOG = logging.getLogger("headrace.streams")
+# What one consumer may send in one turn: others want their turn too.
+TURN_BYTES = 1 << 20
+FLUSH_EVERY_NS = 250_000_000
+FLUSH_BYTES = 64 << 10
+DELETED = "Unacknowledged message was deleted"
+
+
+class Consumer:
+    """A consumer that is served. Made by `Stream.add_consumer`."""
+
+    def __init__(self, stream: Stream, store: ConsumerStore, start: Start | None = None) -> None:
+        """`start` is where a new one begins; one that was there before goes on where it stood."""
+        self.stream, self.store, self.engine = stream, store, stream.engine
+        self.name, self.created_ns = store.name, store.created_ns
+        self.config: ConsumerConfig = store.config
+        self.shown: dict[bool, tuple[StreamConfig | ConsumerConfig, Raw]] = {}
+        """Its configuration as the API shows it."""
+        self.filters: tuple[str, ...] = self.config.filters
+        self.ledger: Ledger = store.ledger()
+        self.closed = self.stalled = False
+        self.last_delivered_ns: int | None = None
+        self.last_acked_ns: int | None = None
+        # Pending messages carry wall times, deadlines are kept on the monotonic clock: a step of the wall clock
+        # must not redeliver everything.
+        self.wall_offset = self.engine.clock() - self.engine.now()
+        self.acked_at = self.engine.now()
+        self._pending, self._counted, self._recount = 0, 0, True
+        self._first = 0
+        self._held_acks: list[AckRun] = []
+        """Acknowledgements that wait until the store is free."""
+        self._timer: Timer | None = None
+        self._flush_at: int | None = None
+        self.position = self._find_position(start)
+        if start is None:
+            self.recount(moves_on=False)
+        self.start_seq = self.config.opt_start_seq or self.position.next_seq
+        self._apply_config()
+        self.id = self.engine.register_consumer(self)
+        if self.config.ack_policy != "none":
+            # Without acks nobody listens for them: who asks for an answer hears that there are no responders.
+            self.engine.exchange.take_acks(stream.account.id, stream.name, self.name, self.id)
+        self.delivery = PushDelivery(self) if self.config.deliver_subject else PullDelivery(self)
+        self.delivery.start()
+        self._schedule(self.engine.now())
+        self.engine.wake(self)  # somebody may listen already
+
+    def __repr__(self) -> str:
+        return f"<consumer {self.stream.name}/{self.name}>"
+
+    def _find_position(self, start: Start | None) -> Position:
+        last = self.stream.store.last_seq
+        self.replay = Replay(last) if self.config.replay_policy == "original" else None
+        if start is None:
+            return Position(self.ledger.delivered.stream + 1)
+        return Position(start.first, skip_list=start.skip_list, resume=start.resume)
+
+    def _apply_config(self) -> None:
+        config = self.config
+        self.filters = config.filters
+        self.position.filters = list(config.filters)
+        self.position.max_ack_pending = config.max_ack_pending if config.ack_policy != "none" else -1
+        self.sample_percent = int(config.sample_freq.removesuffix("%") or 0)
+        self.pause_until_ns = consumer_life.pause_end(config)
+        self.ack_prefix = f"$JS.ACK.{self.stream.name}.{self.name}.".encode()
+        self._recount = True
+
+    # Delivering
+
+    @property
+    def visible(self) -> int | None:
+        """Nothing at or above this sequence may leave yet; None where nobody promised that it is on disk."""
+        store = self.stream.store
+        if store.durability != "sync" or self.stream.in_memory:
+            return None
+        return store.durable_next
+
+    def on_new(self) -> None:
+        """The stream has more that may be seen."""
+        if self.delivery.ready and not self.stalled:
+            self.engine.wake(self)
+
+    def on_interest(self, some: bool) -> None:
+        """Somebody listens on the deliver subject, or nobody any more."""
+        self.delivery.on_interest(some)
+        self.engine.wake(self)
+
+    def on_pulls(self, run: PullRun) -> None:
+        """Requests for messages."""
+        self.delivery.on_pulls(run)
+        self.engine.wake(self)
+
+    def deliver(self, now: int) -> None:
+        """Send what is due and wanted. Called by the engine, at most once in a turn."""
+        if self.closed:
+            return
+        if self.stream.is_busy:
+            self.stream.when_free(partial(self.engine.wake, self))
+            return
+        first = self.stream.store.first_seq
+        if first > self._first:
+            self.removed_below(first)  # age takes messages while nobody publishes
+        self.ledger.expire(now + self.wall_offset)
+        self.delivery.tick(now)
+        if self.pause_until_ns is not None and consumer_life.is_paused(self, now):
+            self.delivery.at_end(now)
+        else:
+            self._send(now)
+        if self.config.max_deliver > 0:
+            self._tell_exceeded()
+        self._schedule(now)
+
+    def _send(self, now: int) -> None:
+        delivery, position, ledger = self.delivery, self.position, self.ledger
+        store, below, left = self.stream.store, self.visible, TURN_BYTES
+        self.stalled = False
+        if self.replay is None and delivery.send_new(store, below, now):
+            return
+        while (want := delivery.wants(now)) is not None:
+            choice = choose(ledger, store, position, want, below)
+            if choice.gone:
+                self._let_go(choice.gone)
+            count = len(choice.batch)
+            if not count:
+                position.passed(choice, 0)
+                if choice.why is Why.STALLED:
+                    self.stalled = True
+                elif choice.why is Why.END:
+                    delivery.at_end(now)
+                elif choice.why is Why.MORE:
+                    self.engine.wake(self)
+                else:
+                    continue
+                return
+            if self.replay is not None and choice.why is not Why.AGAIN:
+                choice = self._paced(choice, now)
+                if not len(choice.batch):
+                    return
+            taken, size = delivery.send(choice, now)
+            position.passed(choice, taken)
+            if taken:
+                self._sent(choice, taken, now)
+            left -= size
+            if want.whole and taken == want.msgs:
+                return
+            if left <= 0:
+                self.engine.wake(self)
+                return
+
+    def _paced(self, choice: Choice, now: int) -> Choice:
+        """Replay `original`: the part of the messages whose time has come."""
+        assert self.replay is not None
+        if choice.batch.first_position > self.replay.last_seq:
+            self.replay = None
+            return choice
+        batch = choice.batch.slice(
+            0, self.replay.allowed(choice.batch.times()[: self.delivery.paced_msgs], now)
+        )
+        return choice._replace(batch=batch, next_seq=batch.last_position + 1 if len(batch) else 0)
+
+    def _sent(self, choice: Choice, taken: int, now: int) -> None:
+        self.last_delivered_ns = now + self.wall_offset
+        if choice.why is not Why.AGAIN:
+            self._pending = max(self._pending - taken, 0)
+        if self.config.ack_policy == "none" and self.stream.config.retention != "limits":
+            self.settled(choice.batch.positions()[:taken])
+
+    def _let_go(self, gone: Sequence[int]) -> None:
+        self.ledger.removed(list(gone))
+
+    def _tell_exceeded(self) -> None:
+        for seq, deliveries in self.ledger.take_exceeded():
+            self.advisories.max_deliveries(self.stream.account, self.stream.name, self.name, seq, deliveries)
+
+    # Acknowledgements
+
+    def may_wait(self, run: AckRun) -> bool:
+        """Whether acks may be noted after the request behind them was served: the outcome is the same."""
+        plain = not (self.closed or self.sample_percent) and self.stream.config.retention == "limits"
+        return plain and self.ledger.may_wait(run, self.position.max_ack_pending)
+
+    def on_acks(self, run: AckRun) -> None:
+        """A run of acknowledgements, in order."""
+        if self.closed:
+            return
+        if self._held_acks or (self.stream.config.retention != "limits" and self.stream.is_busy):
+            if not self._held_acks:
+                self.stream.when_free(self._take_held_acks)
+            self._held_acks.append(run)
+            return
+        self._take_acks(run)
+
+    def _take_held_acks(self) -> None:
+        held, self._held_acks = self._held_acks, []
+        for run in held:
+            self.on_acks(run)
+
+    def _take_acks(self, run: AckRun) -> None:
+        now = self.engine.now()
+        wall, ledger, self.acked_at = now + self.wall_offset, self.ledger, now
+        wanted = self.stream.config.retention != "limits"
+        delivered = ledger.delivered.stream
+        gone: list[int] = []
+        at, count = 0, len(run)
+        while at < count:
+            if not self.sample_percent:
+                at, settled, acked = ledger.apply(run, at, wall, wanted)
+                if settled:
+                    self.last_acked_ns = wall
+                if acked:
+                    gone += acked
+                if at >= count:
+                    break
+            gone += self._one_ack(run, at, wall)
+            at += 1
+        if gone and wanted:
+            self.settled(gone)
+        if run.has_replies:
+            self._confirm(run, delivered)
+        if self.stalled or ledger.num_due:
+            self.engine.wake(self)
+        elif self._flush_at is None or ledger.changes_len > FLUSH_BYTES:
+            self._schedule(now)
+
+    def _one_ack(self, run: AckRun, at: int, wall: int) -> list[int]:
+        """An acknowledgement that is more than bookkeeping; returns what it settled."""
+        kind, deliveries, seq, consumer_seq, body, reply = run.item(at)
+        where = (self.stream.account, self.stream.name, self.name, consumer_seq, seq)
+        if kind in ("ack", "next", "term"):
+            self.last_acked_ns = wall
+        if kind in ("ack", "next"):
+            if self.sample_percent:
+                self._sample(seq, consumer_seq, deliveries, wall)
+            settled = self.ledger.ack(seq, consumer_seq)
+            if kind == "next" and reply is not None:
+                self.delivery.request(reply, next_request(body))
+                self.engine.wake(self)
+            return settled
+        if kind == "progress":
+            self.ledger.progress(seq, wall)
+        elif kind == "nak" and self.ledger.nak(seq, nak_delay_ns(body), wall):
+            self.advisories.naked(*where, deliveries)
+        elif kind == "term" and self.config.ack_policy != "none":
+            self.advisories.terminated(*where, deliveries, term_reason(body))
+            return self.ledger.ack(seq, consumer_seq)
+        return []
+
+    def _sample(self, seq: int, consumer_seq: int, deliveries: int, wall: int) -> None:
+        known = self.ledger.pending_of(seq)
+        chosen = self.sample_percent >= 100 or random.randrange(100) < self.sample_percent
+        if known is not None and chosen and self.config.ack_policy == "explicit":
+            where = (self.stream.account, self.stream.name, self.name)
+            self.advisories.ack_sampled(*where, consumer_seq, seq, wall - known.time_ns, deliveries)
+
+    def settled(self, sequences: Sequence[int]) -> None:
+        """The stream may let go of these: the journal says so first, for every consumer that had a say."""
+        self.flush(all_consumers=self.stream.config.retention == "interest")
+        self.stream.acked(self, sequences)
+
+    def _confirm(self, run: AckRun, delivered: int) -> None:
+        """Double acks of what was delivered are answered when they are on disk; nothing else of them is."""
+        stream = self.stream
+        answer = partial(self.engine.exchange.confirm, stream.account.id, run, delivered)
+        if not self.engine.sync_needed:
+            self.flush()  # mode `interval`: what was said outlives the process
+        if self.config.mem_storage:  # the removal is all that stays, on streams that remove what is settled
+            now = stream.in_memory or stream.config.retention == "limits"
+            stream.when_unfenced(lambda: self.engine.after(stream.store, stream.mark(), answer, now=now))
+        else:
+            self.engine.after(self.store.journal, self.store.mark(), answer, now=stream.in_memory)
+
+    # What the stream tells
+
+    def removed(self, sequences: Sequence[int]) -> None:
+        """Single messages are gone."""
+        pending = self.ledger.removed(list(sequences))
+        for seq, consumer_seq, deliveries in pending:
+            where = (self.stream.account, self.stream.name, self.name, consumer_seq, seq)
+            self.advisories.terminated(*where, deliveries, DELETED)
+        if (sequences and max(sequences) >= self.position.next_seq) or self.position.skip_list:
+            self._recount = True
+        if pending:
+            self.last_acked_ns = self.engine.clock()
+            self.engine.wake(self)
+
+    def removed_below(self, first: int) -> None:
+        """Limits took everything below."""
+        if first <= self._first:
+            return
+        self._first = first
+        if first > self.position.next_seq:
+            self._recount = True
+        if self.ledger.removed_below(first, False):
+            self.engine.wake(self)
+
+    def _follow_front(self) -> None:
+        """Age takes messages while nobody publishes."""
+        self.removed_below(self.stream.store.first_seq)
+
+    def recount(self, purged: str = "", *, moves_on: bool = True) -> None:
+        """Many messages went (a purge, or a limit per subject): look which pending ones are still there."""
+        store, ledger = self.stream.store, self.ledger
+        unsettled = ledger.unsettled()
+        if unsettled:
+            gone = sorted(set(unsettled).difference(store.live_among(unsettled)))
+            ledger.removed(gone)
+        front = front_after_purge(self.filters, purged, store) if moves_on else store.first_seq
+        if ledger.removed_below(front, moves_on) or unsettled:
+            self.last_acked_ns = self.engine.clock()
+            self.engine.wake(self)
+        self._recount = True
+        self.position.next_seq = max(self.position.next_seq, ledger.delivered.stream + 1)
+
+    def settled_of(self, sequences: Sequence[int], batch: Batch) -> list[int]:
+        """Those that this consumer has no more use for: settled, or not for it at all. The batch has their messages."""
+        if self.closed:
+            return list(sequences)
+        settled = self.ledger.settled_among(list(sequences))
+        delivered = self.ledger.delivered.stream
+        ahead = [seq for seq in sequences if seq > delivered]
+        if not ahead or not self.filters:
+            return settled
+        wanted = batch.filter(None, None, None, None, list(self.filters)).positions()
+        return sorted([*settled, *set(ahead).difference(wanted)])
+
+    def takes(self, subject: str) -> bool:
+        """Whether messages on a subject are for this consumer."""
+        return not self.filters or any(subject_matches(each, subject) for each in self.filters)
+
+    # Counts
+
+    def sent_new(self, batch: Batch, now: int) -> None:
+        """All of a batch went out for the first time."""
+        self.last_delivered_ns = now + self.wall_offset
+        self._pending = max(self._pending - len(batch), 0)
+        if self.config.ack_policy == "none" and self.stream.config.retention != "limits":
+            self.settled(batch.positions())
+
+    def num_pending(self) -> int:
+        """Messages for this consumer that were never delivered."""
+        return self.pending_below(self.visible or self.stream.store.last_seq + 1)
+
+    def pending_below(self, below: int) -> int:
+        """The same, as far as the end of what may be seen, which the caller knows."""
+        store, position = self.stream.store, self.position
+        if self._recount:
+            self._recount = False
+            first = position.resume if position.skip_list else position.next_seq
+            waiting = store.count_live(position.skip_list.packed()) if position.skip_list else 0
+            self._pending = waiting + store.count_matching(first, below, position.filters)
+            self._counted = below
+        elif below > self._counted:
+            self._pending += store.count_matching(self._counted, below, position.filters)
+            self._counted = below
+        return self._pending
+
+    def info(self) -> dict[str, Any]:
+        """As the API shows it; `config` is put in by whoever does."""
+        self._follow_front()
+        delivered, floor = self.ledger.delivered, self.ledger.floor
+        shown: dict[str, Any] = {
+            "stream_name": self.stream.name,
+            "name": self.name,
+            "created": format_time_ns(self.created_ns),
+            "config": None,
+            "delivered": _pair(delivered, self.last_delivered_ns),
+            "ack_floor": _pair(floor, self.last_acked_ns),
+            "num_ack_pending": self.ledger.num_pending,
+            "num_redelivered": self.ledger.num_redelivered,
+            "num_waiting": self.delivery.num_waiting(),
+            "num_pending": self.num_pending(),
+        }
+        if self.delivery.bound:
+            shown["push_bound"] = True
+        if (left := consumer_life.pause_left_ns(self)) > 0:
+            shown |= {"paused": True, "pause_remaining": left}
+        shown["ts"] = format_time_ns(self.engine.clock())
+        if groups := self.delivery.groups_info():
+            shown["priority_groups"] = groups
+        return shown
+
+    # Changes
+
+    def updated(self, config: ConsumerConfig) -> None:
+        """Another configuration (it passed the rules, and is on disk). The position stays."""
+        before = self.config
+        self.store.apply_config(config)
+        self.config = config
+        self._apply_config()
+        if before.filters != config.filters:
+            self.position.next_seq = max(self.ledger.delivered.stream + 1, self._first)
+            self.stream.filters_changed()
+        self.delivery.reconfigured(before)
+        self.engine.wake(self)
+
+    def paused(self, config: ConsumerConfig) -> None:
+        """The same configuration with another `pause_until`; it is on disk."""
+        self.store.apply_config(config)
+        self.config = config
+        self.pause_until_ns = consumer_life.pause_end(config)
+        self.engine.wake(self)
+
+    def unpin(self, group: str) -> None:
+        """The pinned client of a priority group makes room."""
+        self.delivery.unpin(group)
+        self.engine.wake(self)
+
+    def reset(self, seq: int | None = None) -> int:
+        """Deliver again from a sequence on, by default from behind the ack floor; returns it. Durable at `store.mark()`."""
+        first = seq if seq is not None else self.ledger.floor.stream + 1
+        self.store.reset(first - 1)
+        self.position.next_seq, self._recount = first, True
+        self.position.skip_list = SkipList()
+        self.last_delivered_ns = self.last_acked_ns = None
+        self.engine.wake(self)
+        return first
+
+    def state(self) -> ConsumerState:
+        """Where it stands."""
+        return self.store.state()
+
+    # Time, journal, end
+
+    @cached_property
+    def advisories(self) -> Advisories:
+        return Advisories(self.engine, self.stream.account.facts)
+
+    def flush(self, *, all_consumers: bool = False) -> None:
+        """What the ledger noted (or those of all consumers of the stream) into the journal."""
+        self._flush_at = None
+        try:
+            if all_consumers:
+                self.stream.store.consumers.flush()
+            else:
+                self.store.flush()
+        except (
+            HeadraceError
+        ) as problem:  # it stays in memory and is tried again; commits report it to their callers
+            LOG.error("the journal of %r cannot be written: %s", self, problem)
+
+    def _schedule(self, now: int) -> None:
+        """Journal what has waited long enough; be woken when the next thing is due."""
+        ledger = self.ledger
+        if ledger.changes_len:
+            if self._flush_at is None:
+                self._flush_at = now + FLUSH_EVERY_NS
+            if self._flush_at <= now or ledger.changes_len > FLUSH_BYTES:
+                self.flush()
+        else:
+            self._flush_at = None  # somebody else wrote them: a checkpoint, another consumer's double ack
+        due = consumer_life.next_due(self, now, self._flush_at)
+        timer = self._timer
+        if due is not None and (timer is None or due < timer.at_ns):
+            if timer is not None:
+                timer.cancel()
+            self._timer = self.engine.timers.at(due, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        if not self.closed and not consumer_life.ended(self, self.engine.now()):
+            self.engine.wake(self)
+
+    def stop(self, status: str = SERVER_SHUTDOWN) -> None:
+        """The server stops: waiting requests are told, the state is kept. Without a status the consumer goes."""
+        if not self.closed:
+            self.delivery.stop(status)
+            self._leave()
+
+    def release(self, conn: int) -> None:
+        """A client is sent away while the server goes on: its waiting requests are told."""
+        if not self.closed:
+            self.delivery.release(conn)
+
+    def gone(self) -> None:
+        """The stream is deleted: waiting requests are told."""
+        self.stop("")
+
+    def delete(self) -> Callable[[], None]:
+        """The consumer is served no more, waiting requests are told; what is returned removes its files, on whatever
+        thread."""
+        self.gone()
+        self.stream.consumer_gone(self)
+        return self.store.delete
+
+    def _leave(self) -> None:
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.engine.exchange.leave_acks(self.stream.account.id, self.stream.name, self.name)
+        self.engine.unregister(self.id)
+
+
+def _pair(reached: LedgerPosition, active_ns: int | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"consumer_seq": reached.consumer, "stream_seq": reached.stream}
+    return shown if active_ns is None else {**shown, "last_active": format_time_ns(active_ns)}

@@ -1,0 +1,310 @@
+"""A pull consumer's requests: taken in, served in rotation, timed out, answered.
+
+Requests with equal text come as one group and are added at once. A request ends when it has its messages (silence), when
+its time is over (408), when the next message does not fit its bytes (409), when nobody listens for it (silence), or, if
+it does not want to wait, when there is nothing more (404).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.config.model import ConsumerConfig
+from headrace.streams._kernels import PULLS, PullRun
+from headrace.streams.consumer.next_run import BYTES_MAX, LOADS_MAX, MSGS_MAX, Choice, Want, Why
+from headrace.streams.consumer.pull_queues import Queues, queues_for
+from headrace.streams.consumer.pull_requests import (
+    CONSUMER_DELETED,
+    EXCEEDED_WAITING,
+    NO_MESSAGES,
+    REQUESTS_PENDING,
+    SERVER_SHUTDOWN,
+    Pull,
+    bad_request,
+    exceeded,
+    heartbeat,
+    parse_pull,
+    with_pending,
+)
+from headrace.streams.limits import go_duration
+
+if TYPE_CHECKING:
+    from headrace.layouts.stream_store import StreamStore
+    from headrace.streams.consumer.consumer import Consumer
+
+
+class PullDelivery:
+    """The pull side of a consumer."""
+
+    bound = False
+    paced_msgs = 64
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer, self.engine = consumer, consumer.engine
+        self.exchange, self.account = consumer.engine.exchange, consumer.stream.account.id
+        self.queues: Queues = queues_for(consumer)
+        self.requested_at = self.engine.now()
+        self._listening: list[int] = []
+        self._hopeless = False
+        self._everyday: Pull | None = None
+        """A request that was fine and is fine again, as long as the configuration stays and there is room."""
+        self._deadline: int | None = None
+        """No request is over or due a heartbeat before this."""
+
+    def start(self) -> None:
+        """Listen for requests."""
+        consumer = self.consumer
+        name = f"API.CONSUMER.MSG.NEXT.{consumer.stream.name}.{consumer.name}"
+        domain = consumer.stream.account.domain
+        for prefix in ("$JS.", f"$JS.{domain}.") if domain else ("$JS.",):
+            token = self.exchange.listen(self.account, prefix + name, PULLS, consumer.id)
+            self._listening.append(token)
+
+    def stop(self, status: str) -> None:
+        """No more requests; those that wait are told why: the status, or that the consumer is deleted."""
+        for token in self._listening:
+            self.exchange.unlisten(token)
+        for pull in self.queues.take_all():
+            self.send_status(
+                pull.reply,
+                with_pending(status, pull.msgs_left, pull.bytes_left) if status else CONSUMER_DELETED,
+            )
+
+    def release(self, conn: int) -> None:
+        """A client is sent away: its requests are told."""
+        for pull in self.queues.take_of(conn) if len(self.queues) else ():
+            self.send_status(pull.reply, with_pending(SERVER_SHUTDOWN, pull.msgs_left, pull.bytes_left))
+
+    # Requests
+
+    @property
+    def ready(self) -> bool:
+        """Whether a message could go somewhere."""
+        return len(self.queues) > 0
+
+    def num_waiting(self) -> int:
+        """Requests that wait, and somebody with them."""
+        self.queues.drop_deserted(self.exchange, self.account)
+        return len(self.queues)
+
+    def on_pulls(self, run: PullRun) -> None:
+        """Requests, equal ones as one."""
+        now = self.requested_at = self.engine.now()
+        for index, (payload, count) in enumerate(run.groups()):
+            pull = parse_pull(payload)
+            if pull is self._everyday and len(self.queues.only) + count <= self.consumer.config.max_waiting:
+                self.queues.add_group(run, index, pull, now)
+                continue
+            refusal = self._refusal(pull)
+            room = self._room(count) if refusal is None else 0
+            if pull.expires or pull.heartbeat:
+                self._note_deadline(pull, now)
+            if refusal is None and room >= count and self.queues.add_group(run, index, pull, now):
+                if not (self.queues.grouped or pull.no_wait or pull.expires or pull.heartbeat):
+                    self._everyday = pull
+                continue
+            for number, reply in enumerate(run.replies(index)):
+                if refusal is None and number < room:
+                    self.queues.add(reply, pull, now)
+                elif refusal is not None or not pull.heartbeat:
+                    self.send_status(reply, refusal or EXCEEDED_WAITING)
+
+    def request(self, reply: bytes, payload: bytes) -> None:
+        """One request, as it comes with an acknowledgement."""
+        now = self.requested_at = self.engine.now()
+        pull = parse_pull(payload)
+        refusal = self._refusal(pull)
+        self._note_deadline(pull, now)
+        if refusal is None and self._room(1):
+            self.queues.add(reply, pull, now)
+        elif refusal is not None or not pull.heartbeat:
+            self.send_status(reply, refusal or EXCEEDED_WAITING)
+
+    def _refusal(self, pull: Pull) -> bytes | None:
+        """Why a request cannot even wait."""
+        config = self.consumer.config
+        if pull.problem:
+            return bad_request(pull.problem)
+        if 0 < config.max_batch < pull.msgs:
+            return exceeded("MaxRequestBatch", config.max_batch)
+        if 0 < config.max_expires < pull.expires:
+            return exceeded("MaxRequestExpires", go_duration(config.max_expires))
+        if 0 < config.max_bytes < pull.bytes:
+            return exceeded("MaxRequestMaxBytes", config.max_bytes)
+        if (problem := self.queues.refusal(pull)) is not None:
+            return problem
+        if not pull.no_wait:
+            return None
+        pending = self.consumer.num_pending() + self.consumer.ledger.num_due
+        if not pending and not pull.expires:
+            return NO_MESSAGES
+        return REQUESTS_PENDING if 0 < pending < self.queues.wanted() else None
+
+    def _room(self, count: int) -> int:
+        """How many of so many more requests may wait."""
+        room = self.consumer.config.max_waiting - len(self.queues)
+        if room < count:
+            self.queues.drop_deserted(self.exchange, self.account)
+            room = max(self.consumer.config.max_waiting - len(self.queues), 0)
+        return room
+
+    def _note_deadline(self, pull: Pull, now: int) -> None:
+        wait = pull.heartbeat or pull.expires
+        if wait and (self._deadline is None or now + wait < self._deadline):
+            self._deadline = now + wait
+
+    # Sending
+
+    def send_new(self, store: StreamStore, below: int | None, now: int) -> bool:
+        """The everyday case in few steps: one queue, nothing due again, new messages for all that was asked for.
+        True if that was it; else nothing or a part was sent, and the long way goes on from there."""
+        consumer, queues = self.consumer, self.queues
+        ledger, position = consumer.ledger, consumer.position
+        if queues.grouped or self._hopeless or position.skip_list or ledger.num_due:
+            return False
+        wanted = room = queues.only.wanted()
+        if position.max_ack_pending > 0:
+            room = min(room, position.max_ack_pending - ledger.num_pending)
+        if not 0 < wanted == room < MSGS_MAX:
+            return not wanted
+        batch, next_seq = store.read_matching(
+            position.next_seq, room, BYTES_MAX, position.filters, below, LOADS_MAX
+        )
+        count = len(batch)
+        if not count:
+            return False
+        taken, over = self.exchange.deliver_pull(
+            self.account,
+            ledger,
+            queues.only,
+            batch,
+            consumer.ack_prefix,
+            consumer.pending_below(below or store.last_seq + 1),
+            now + consumer.wall_offset,
+            now,
+            False,
+            consumer.config.headers_only,
+        )
+        if over:
+            self._tell_ended(over)
+        if self.engine.alone:
+            self.engine.host.send_early()
+        if taken < count:
+            self.engine.stalled[consumer] = None  # perhaps because clients do not read: woken when they do
+            position.next_seq = batch[taken].position
+            if not taken:
+                return True
+            batch = batch.slice(0, taken)
+        else:
+            position.next_seq = next_seq
+        consumer.sent_new(batch, now)
+        return taken == wanted
+
+    def wants(self, now: int) -> Want | None:
+        """How much is asked for; None when nobody asks."""
+        if self._hopeless:
+            self._hopeless = False
+            return None
+        wanted = self.queues.servable()
+        return Want(wanted, BYTES_MAX, not self.queues.grouped) if wanted else None
+
+    def send(self, choice: Choice, now: int) -> tuple[int, int]:
+        """Messages to waiting requests in rotation: (how many went, bytes)."""
+        consumer = self.consumer
+        before = len(self.queues)
+        waiting, batch = self.queues.serve(choice.batch)
+        taken, over = self.exchange.deliver_pull(
+            self.account,
+            consumer.ledger,
+            waiting,
+            batch,
+            consumer.ack_prefix,
+            consumer.num_pending(),
+            now + consumer.wall_offset,
+            now,
+            again=choice.why is Why.AGAIN,
+            headers_only=consumer.config.headers_only,
+        )
+        self._tell_ended(over)
+        self._hopeless = not taken and len(self.queues) == before
+        if taken < len(batch):
+            self.engine.stalled[consumer] = None  # perhaps because clients do not read: woken when they do
+        whole = taken == len(batch)
+        return taken, batch.payload_bytes if whole else batch.slice(0, taken).payload_bytes
+
+    def _tell_ended(self, over: list[tuple[bytes, str, int, int]]) -> None:
+        for reply, how, msgs, size in over:
+            if how == "too large":
+                self.send_status(reply, with_pending("409 Message Size Exceeds MaxBytes", msgs, size))
+            elif how in ("bytes", "filled"):
+                self.send_status(reply, with_pending("409 Batch Completed", msgs, size))
+
+    def at_end(self, now: int) -> None:
+        """Nothing more for now: who does not want to wait is told."""
+        for reply in self.queues.take_unwilling():
+            self.send_status(reply, NO_MESSAGES)
+
+    # Time
+
+    def tick(self, now: int) -> None:
+        """Requests whose time is over, and those that want to hear that all is well."""
+        if not self.queues.grouped and (self._deadline is None or now < self._deadline):
+            return
+        for pull in self.queues.expire(now):
+            self.send_status(pull.reply, with_pending("408 Request Timeout", pull.msgs_left, pull.bytes_left))
+        due = self.queues.next_deadline()
+        if due is not None and due <= now:
+            # Also while the consumer is stalled: who took what was there does not wait for more.
+            self.at_end(now)
+        beats = self.queues.heartbeats(now)
+        if beats:
+            text = heartbeat(self.consumer.ledger.delivered)
+            for reply in beats:
+                self.send_status(reply, text)
+        self._deadline = self.queues.next_deadline()
+
+    def next_due(self, now: int) -> int | None:
+        """When to look at the requests again, or replay goes on."""
+        if self.queues.grouped:
+            self._deadline = self.queues.next_deadline()
+        replay = self.consumer.replay
+        if (
+            replay is None
+            or replay.due_ns is None
+            or not self.ready
+            or self.consumer.pause_until_ns is not None
+        ):
+            return self._deadline
+        return replay.due_ns if self._deadline is None else min(self._deadline, replay.due_ns)
+
+    def used_at(self, now: int) -> int | None:
+        """When it was last asked for something; now, while requests wait."""
+        return now if len(self.queues) else self.requested_at
+
+    # The rest
+
+    def on_interest(self, some: bool) -> None:
+        """Requests have their own inboxes."""
+
+    def reconfigured(self, before: ConsumerConfig) -> None:
+        """Another configuration; under another priority policy requests must be made anew."""
+        self._everyday = None
+        if before.priority_policy != self.consumer.config.priority_policy:
+            for pull in self.queues.take_all():
+                self.send_status(
+                    pull.reply, with_pending("408 Request Timeout", pull.msgs_left, pull.bytes_left)
+                )
+            self.queues = queues_for(self.consumer)
+        self.queues.reconfigured()
+
+    def unpin(self, group: str) -> None:
+        """Let another client have its turn."""
+        self.queues.unpin("admin")
+
+    def groups_info(self) -> list[dict[str, Any]]:
+        """Priority groups as the API shows them."""
+        return self.queues.info()
+
+    def send_status(self, reply: bytes, status: bytes) -> None:
+        """A status message."""
+        self.exchange.publish(self.account, reply, None, status, b"")

@@ -1,0 +1,83 @@
+"""From a stream's configuration to the plan of checks that every publish meets, in the order of nats-server 2.15.
+
+A check is a tuple: its name, what it needs, the answer that refuses. `{}` in an answer is the value seen. What no check
+can say (rollups, TTLs, counters …) is handed back to Python, message by message.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.config.model import StreamConfig
+from headrace.streams._kernels import Plan
+from headrace.streams.errors import ApiError, api_error
+
+HEADERS_BYTES_MAX = 65535
+UNBOUNDED = (1 << 63) - 1
+FIRST_FOR_PYTHON = [
+    b"Nats-Batch-Id",
+    b"Nats-Incr",
+    b"Nats-Schedule",
+    b"Nats-Schedule-Target",
+]
+EXPECTED_SEQUENCE = b"Nats-Expected-Last-Subject-Sequence"
+SOURCE = b"Nats-Stream-Source"
+LAST_FOR_PYTHON = [b"Nats-Rollup", b"Nats-TTL"]
+
+
+def encode_refusal(stream: str, error: ApiError) -> bytes:
+    """The answer to a publish that is refused."""
+    return msgspec.json.encode({"error": error.as_json(), "stream": stream, "seq": 0})
+
+
+def refusal(stream: str, identifier: str, **values: object) -> bytes:
+    """The same by the error's name."""
+    return encode_refusal(stream, api_error(identifier, **values))
+
+
+def checks(config: StreamConfig) -> list[tuple[object, ...]]:
+    """The plan as data."""
+    name = config.name
+
+    def answer(identifier: str, **values: object) -> bytes:
+        return refusal(name, identifier, **values)
+
+    plan: list[tuple[object, ...]] = []
+    if config.sealed:
+        plan.append(("closed", answer("JSStreamSealedErr")))
+    if config.max_msg_size > 0:
+        plan.append(("size_max", config.max_msg_size, answer("JSStreamMessageExceedsMaximumErr")))
+    plan.append(("headers_max", HEADERS_BYTES_MAX, answer("JSStreamHeaderExceedsMaximumErr")))
+    plan.append(("python", FIRST_FOR_PYTHON))
+    plan.append(("expected_stream", name.encode(), answer("JSStreamNotMatchErr")))
+    if not config.allow_msg_ttl:
+        plan.append(("forbidden", b"Nats-TTL", answer("JSMessageTTLDisabledErr")))
+    if _may_vanish_at_once(config):
+        plan.append(("python", [EXPECTED_SEQUENCE]))
+    plan.append(("expected_subject_sequence", answer("JSStreamWrongLastSequenceErrF", seq="{}")))
+    plan.append(("expected_last_sequence", answer("JSStreamWrongLastSequenceErrF", seq="{}")))
+    plan.append(("forbidden", SOURCE, answer("JSMessageSourceHdrNotAllowedErr")))
+    if config.duplicate_window > 0:
+        plan.append(("duplicate",))
+    if config.mirror is None:
+        plan.append(("producer",))
+    plan.append(("expected_msg_id",))
+    plan.append(("python", LAST_FOR_PYTHON))
+    if config.discard == "new":
+        msgs = config.max_msgs if config.max_msgs > 0 else UNBOUNDED
+        size = config.max_bytes if config.max_bytes > 0 else UNBOUNDED
+        if config.discard_new_per_subject:
+            msgs = 0  # every message is asked for: the limit is per subject
+        plan.append(("room", msgs, size))
+    return plan
+
+
+def _may_vanish_at_once(config: StreamConfig) -> bool:
+    """Whether a message may be gone before the next one of its run is looked at: by a limit, or nobody wants it."""
+    limited = config.max_msgs > 0 or config.max_bytes > 0
+    return config.retention == "interest" or (limited and config.discard == "old")
+
+
+def compile_plan(config: StreamConfig) -> Plan:
+    """The plan ready for `PublishRun.admit`."""
+    return Plan(checks(config))
