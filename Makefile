@@ -21,13 +21,16 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?=
+# One seed for everything that is random in a run. It comes from the commit: every commit tries other examples, and a run
+# of one commit can be repeated. SEED=N repeats another run or looks further.
+SEED ?= $(shell printf %d "0x$$(git rev-parse --verify --quiet HEAD | cut -c1-7)" 2>/dev/null || echo 0)
 
 # Two at a time; alone what holds a server to the clock or to its share of a core.
 TEST_FOLDERS := $(patsubst %/,%,$(wildcard tests/*/))
 ALONE := $(filter tests/conformance tests/server,$(TEST_FOLDERS))
 # Spark's tests share one session and so one worker: they begin first, the others go on beside them.
 SIDE_BY_SIDE := tests/spark $(filter-out tests/spark $(ALONE),$(TEST_FOLDERS))
-PYTEST := $(BIN)/pytest --durations=25 --durations-min=5
+PYTEST := $(BIN)/pytest --durations=25 --durations-min=5 --headrace-seed $(SEED) --hypothesis-seed $(SEED)
 
 RUST_FILES := $(shell find rust -type f \( -name '*.rs' -o -name Cargo.toml \) -not -path '*/target/*' 2>/dev/null)
 CORE_FILES := $(filter rust/core/% rust/python/%,$(RUST_FILES)) Cargo.toml $(wildcard Cargo.lock)
@@ -48,6 +51,7 @@ demo: need-build ## a server, a client, kill -9 in the middle, and what is left 
 	@$(PY) scripts/demo.py
 
 test: need-all ## what continuous integration runs: checks, Rust tests, a little fuzzing, all Python tests but the extended ones
+	@echo "headrace: seed $(SEED) (repeat with make test SEED=$(SEED))"
 	@$(MAKE) -j3 setup $(STAMPS)/spark peers
 	@$(MAKE) lint
 	@$(MAKE) test-rust
@@ -111,11 +115,11 @@ lint:
 	PYO3_PYTHON=$(CURDIR)/$(PY) cargo clippy --workspace --all-targets --quiet -- -D warnings
 
 test-rust:
-	cargo test --release --quiet -p headrace-core
+	PROPTEST_RNG_SEED=$(SEED) cargo test --release --quiet -p headrace-core
 
 fuzz-smoke:
 	@if [ -f rust/fuzz/Cargo.toml ]; then \
-	    HEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --quiet -p headrace-fuzz; \
+	    HEADRACE_FUZZ_SEED=$(SEED) HEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) cargo run --release --quiet -p headrace-fuzz; \
 	else echo "headrace: no fuzz crate in rust/fuzz"; fi
 
 # --- stamps ----------------------------------------------------------------------------------------
