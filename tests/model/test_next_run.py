@@ -10,7 +10,7 @@ from headrace._core import Batch, Disk, Ledger
 from headrace.config.model import StreamConfig
 from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
-from headrace.streams.consumer.next_run import Choice, Position, Want, Why, choose
+from headrace.streams.consumer.next_run import Position, Why
 
 WAIT = 1_000
 
@@ -37,20 +37,19 @@ class Consumer:
         self.ledger = Ledger("explicit", max_deliver, WAIT)
         self.position = Position(**{"next_seq": 1, **position})  # pyright: ignore[reportArgumentType]
 
-    def choose(self, msgs: int = 100, size: int = 1 << 20, below: int | None = None) -> Choice:
-        return choose(self.ledger, self.store, self.position, Want(msgs, size), below)
+    def choose(self, msgs: int = 100, size: int = 1 << 20, below: int | None = None) -> Batch:
+        return self.position.choose(self.ledger, self.store, msgs, size, below)
 
     def get(
         self, msgs: int = 100, taken: int | None = None, below: int | None = None
     ) -> tuple[Why, list[int]]:
         """Choose, and send what was chosen (or the first `taken` of it)."""
-        choice = self.choose(msgs, below=below)
-        seqs = choice.batch.positions()[:taken]
+        seqs = self.choose(msgs, below=below).positions()[:taken]
         for seq in seqs:
             self.ledger.sent(seq, self.now)
-        self.ledger.removed(list(choice.gone))
-        self.position.passed(choice, len(seqs))
-        return choice.why, seqs
+        self.ledger.removed(list(self.position.gone))
+        self.position.passed(len(seqs))
+        return self.position.why, seqs
 
     def wait(self) -> None:
         self.now += WAIT
@@ -75,8 +74,8 @@ def test_what_nobody_took_comes_again(store: FileStreamStore) -> None:
 
 def test_bytes_bound_the_batch_but_never_to_nothing(store: FileStreamStore) -> None:
     consumer = Consumer(store)
-    assert 1 < len(consumer.choose(size=100).batch) < 10
-    assert consumer.choose(size=1).batch.positions() == [1]
+    assert 1 < len(consumer.choose(size=100)) < 10
+    assert consumer.choose(size=1).positions() == [1]
 
 
 def test_filters_pass_over_the_rest(store: FileStreamStore) -> None:
@@ -134,7 +133,8 @@ def test_a_redelivery_of_what_is_gone_is_named_and_not_sent(store: FileStreamSto
     consumer.get(4)
     consumer.wait()
     store.remove([1, 3])
-    assert list(consumer.choose().gone) == [1, 3]
+    consumer.choose()
+    assert list(consumer.position.gone) == [1, 3]
     assert consumer.get() == (Why.AGAIN, [2, 4])
     consumer.wait()
     store.remove([2, 4])

@@ -137,10 +137,6 @@ impl Ledger {
         self.0.num_redelivered()
     }
 
-    fn may_wait(&self, run: &AckRun, pending_max: i64) -> bool {
-        self.0.may_wait(&run.0, pending_max)
-    }
-
     #[getter]
     fn num_due(&self) -> usize {
         self.0.num_due()

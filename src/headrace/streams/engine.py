@@ -48,10 +48,6 @@ class StreamHandler(Protocol):
 class ConsumerHandler(Protocol):
     """Who takes the acknowledgements and requests of a consumer."""
 
-    def may_wait(self, run: AckRun) -> bool:
-        """Whether acks may be noted after the request behind them was served."""
-        ...
-
     def on_acks(self, run: AckRun) -> None:
         """A run of acknowledgements, in order."""
         ...
@@ -122,11 +118,6 @@ class StreamEngine(Engine):
         exchange.set_now(now)
         arrived = exchange.drain()
         self.alone = len(arrived) == 1
-        if len(arrived) == 2:
-            kind, _, _ = arrived[0]
-            if kind == ACKS:
-                self.alone = True
-                self._serve_first(arrived, now)
         for kind, number, payload in arrived:
             try:
                 if kind == INGEST:
@@ -137,6 +128,7 @@ class StreamEngine(Engine):
                         call(*payload)
                 elif (consumer := self.consumers.get(number)) is not None:
                     if kind == ACKS:
+                        self.alone |= len(arrived) == 2  # what is behind it is one request
                         consumer.on_acks(payload)
                     elif kind == PULLS:
                         consumer.on_pulls(payload)
@@ -145,17 +137,3 @@ class StreamEngine(Engine):
             except Exception:
                 LOG.exception("serving %r failed", self.handler(number))
         self.end_turn(now)
-
-    def _serve_first(self, arrived: list[Any], now: int) -> None:
-        """Who fetches message by message sends an ack and the next request together: the request first, if that comes to
-        the same."""
-        (_, number, acks), (kind, other, pulls) = arrived
-        consumer = self.consumers.get(number)
-        if kind == PULLS and number == other and consumer is not None and consumer.may_wait(acks):
-            arrived.pop()
-            try:
-                consumer.on_pulls(pulls)
-            except Exception:
-                LOG.exception("serving %r failed", consumer)
-            if self.ready:
-                self.deliver(now)

@@ -130,14 +130,6 @@ impl Ledger {
         self.pending.len()
     }
 
-    /// Whether the next new message may leave before these acknowledgements are applied, and everything is as if it had
-    /// left after them: nothing but plain acks of what was delivered, nothing due again, and room without them.
-    pub fn may_wait(&self, run: &AckRun, pending_max: i64) -> bool {
-        let plain = |ack: &Ack| ack.kind == AckKind::Ack && ack.consumer_seq <= self.delivered.0;
-        let room = pending_max <= 0 || (self.num_pending() as i64) < pending_max;
-        room && self.num_due() == 0 && !run.has_replies() && run.acks.iter().all(plain)
-    }
-
     /// Messages delivered more than once and not settled.
     pub fn num_redelivered(&self) -> usize {
         self.pending_again + self.given_up.len()

@@ -3,7 +3,7 @@
     on_acks   a run of acknowledgements ─→ ledger; on work queues the stream lets go of what is settled
     on_pulls  a run of requests         ─→ waiting (pull.py)
     on_new    the stream has more       ─┐
-    timers    something is due          ─┴→ engine.wake ─→ deliver: next_run.choose, then push or pull sends
+    timers    something is due          ─┴→ engine.wake ─→ deliver: Position.choose, then push or pull sends
 
 How messages leave is the delivery's (push.py, pull.py). What must survive a crash is in the ledger's
 journal: written at the latest a quarter second later, at once where somebody waits for a double ack, and before a
@@ -29,7 +29,7 @@ from headrace.streams._kernels import AckRun, Batch, Ledger, LedgerPosition, Pul
 from headrace.streams.api.advisories import Advisories
 from headrace.streams.consumer import life as consumer_life
 from headrace.streams.consumer.acks import nak_delay_ns, next_request, term_reason
-from headrace.streams.consumer.next_run import Choice, Position, SkipList, Why, choose
+from headrace.streams.consumer.next_run import Position, SkipList, Why
 from headrace.streams.consumer.pull import PullDelivery
 from headrace.streams.consumer.pull_requests import SERVER_SHUTDOWN
 from headrace.streams.consumer.push import PushDelivery
@@ -153,73 +153,67 @@ class Consumer:
         self._schedule(now)
 
     def _send(self, now: int) -> None:
-        delivery, position, ledger = self.delivery, self.position, self.ledger
-        store, below, left = self.stream.store, self.visible, TURN_BYTES
+        """The one way by which messages leave: what is wanted, what comes next, out with it, into the books."""
+        delivery, position, ledger, store = self.delivery, self.position, self.ledger, self.stream.store
+        below, left = self.visible, TURN_BYTES
+        end = store.last_seq + 1 if below is None else below
         self.stalled = False
-        if self.replay is None and delivery.send_new(store, below, now):
-            return
-        while (want := delivery.wants(now)) is not None:
-            choice = choose(ledger, store, position, want, below)
-            if choice.gone:
-                self._let_go(choice.gone)
-            count = len(choice.batch)
-            if not count:
-                position.passed(choice, 0)
-                if choice.why is Why.STALLED:
-                    self.stalled = True
-                elif choice.why is Why.END:
-                    delivery.at_end(now)
-                elif choice.why is Why.MORE:
-                    self.engine.wake(self)
-                else:
-                    continue
-                return
-            if self.replay is not None and choice.why is not Why.AGAIN:
-                choice = self._paced(choice, now)
-                if not len(choice.batch):
+        while wanted := delivery.wants(now):
+            batch = position.choose(ledger, store, wanted, delivery.bytes_wanted, below)
+            if position.gone:
+                ledger.removed(list(position.gone))
+            if not len(batch):
+                position.passed(0)
+                if self._nothing_to_send(position.why, now):
                     return
-            taken, size = delivery.send(choice, now)
-            position.passed(choice, taken)
-            if taken:
-                self._sent(choice, taken, now)
-            left -= size
-            if want.whole and taken == want.msgs:
+                continue
+            again = position.why is Why.AGAIN
+            if (
+                self.replay is not None
+                and not again
+                and not len(batch := self._paced(self.replay, batch, now))
+            ):
                 return
+            taken, size = delivery.send(batch, again, self.pending_below(end), now)
+            position.passed(taken)
+            if taken:
+                self._sent(batch, taken, again, now)
+            left -= size
             if left <= 0:
                 self.engine.wake(self)
                 return
 
-    def _paced(self, choice: Choice, now: int) -> Choice:
-        """Replay `original`: the part of the messages whose time has come."""
-        assert self.replay is not None
-        if choice.batch.first_position > self.replay.last_seq:
-            self.replay = None
-            return choice
-        batch = choice.batch.slice(
-            0, self.replay.allowed(choice.batch.times()[: self.delivery.paced_msgs], now)
-        )
-        return choice._replace(batch=batch, next_seq=batch.last_position + 1 if len(batch) else 0)
+    def _nothing_to_send(self, why: Why, now: int) -> bool:
+        """Whether that is all for this turn."""
+        if why is Why.STALLED:
+            self.stalled = True
+        elif why is Why.END:
+            self.delivery.at_end(now)
+        elif why is Why.MORE:
+            self.engine.wake(self)
+        else:
+            return False
+        return True
 
-    def _sent(self, choice: Choice, taken: int, now: int) -> None:
+    def _paced(self, replay: Replay, batch: Batch, now: int) -> Batch:
+        """Replay `original`: the part of the messages whose time has come."""
+        if batch.first_position > replay.last_seq:
+            self.replay = None
+            return batch
+        return self.position.shorten(replay.allowed(batch.times()[: self.delivery.paced_msgs], now))
+
+    def _sent(self, batch: Batch, taken: int, again: bool, now: int) -> None:
         self.last_delivered_ns = now + self.wall_offset
-        if choice.why is not Why.AGAIN:
+        if not again:
             self._pending = max(self._pending - taken, 0)
         if self.config.ack_policy == "none" and self.stream.config.retention != "limits":
-            self.settled(choice.batch.positions()[:taken])
-
-    def _let_go(self, gone: Sequence[int]) -> None:
-        self.ledger.removed(list(gone))
+            self.settled(batch.positions()[:taken])
 
     def _tell_exceeded(self) -> None:
         for seq, deliveries in self.ledger.take_exceeded():
             self.advisories.max_deliveries(self.stream.account, self.stream.name, self.name, seq, deliveries)
 
     # Acknowledgements
-
-    def may_wait(self, run: AckRun) -> bool:
-        """Whether acks may be noted after the request behind them was served: the outcome is the same."""
-        plain = not (self.closed or self.sample_percent) and self.stream.config.retention == "limits"
-        return plain and self.ledger.may_wait(run, self.position.max_ack_pending)
 
     def on_acks(self, run: AckRun) -> None:
         """A run of acknowledgements, in order."""
@@ -370,13 +364,6 @@ class Consumer:
         return not self.filters or any(subject_matches(each, subject) for each in self.filters)
 
     # Counts
-
-    def sent_new(self, batch: Batch, now: int) -> None:
-        """All of a batch went out for the first time."""
-        self.last_delivered_ns = now + self.wall_offset
-        self._pending = max(self._pending - len(batch), 0)
-        if self.config.ack_policy == "none" and self.stream.config.retention != "limits":
-            self.settled(batch.positions())
 
     def num_pending(self) -> int:
         """Messages for this consumer that were never delivered."""

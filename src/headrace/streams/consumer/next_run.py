@@ -8,7 +8,7 @@ In the order of nats-server 2.15.2 (its `getNextMsg`, one message at a time; her
     4  new messages          from the position on, what the filters take; removed and expired ones are passed over
     5  end of the stream     as far as it is durable: nothing leaves before that
 
-`choose` changes nothing but what the ledger gives up; `Position.passed` notes what was sent.
+`Position.choose` changes nothing but what the ledger gives up; `Position.passed` notes what was sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from headrace.layouts.stream_store import StreamStore
 from headrace.streams._kernels import Batch, Ledger
@@ -38,24 +37,6 @@ class Why(Enum):
     STALLED = "max_ack_pending is reached"
     MORE = "nothing in what was looked at; look again"
     END = "end of the stream"
-
-
-class Choice(NamedTuple):
-    """The next messages. `next_seq` is where to look on once all of them were sent."""
-
-    why: Why
-    batch: Batch = NOTHING
-    next_seq: int = 0
-    gone: Sequence[int] = ()
-    """To be delivered again, but not in the stream any more."""
-
-
-class Want(NamedTuple):
-    """What may be sent now. `whole`: nobody asks for more than that."""
-
-    msgs: int = MSGS_MAX
-    bytes: int = BYTES_MAX
-    whole: bool = False
 
 
 class SkipList:
@@ -84,9 +65,19 @@ class SkipList:
 
 
 class Position:
-    """Where a consumer stands in its stream, beside its ledger."""
+    """Where a consumer stands in its stream, beside its ledger, and the messages that were chosen from there."""
 
-    __slots__ = ("filters", "max_ack_pending", "next_seq", "resume", "skip_list")
+    __slots__ = (
+        "batch",
+        "filters",
+        "gone",
+        "look_on",
+        "max_ack_pending",
+        "next_seq",
+        "resume",
+        "skip_list",
+        "why",
+    )
 
     def __init__(
         self,
@@ -103,57 +94,72 @@ class Position:
         self.skip_list = SkipList(skip_list)
         """Sequences to deliver before everything from `resume` on."""
         self.resume = resume
+        self.why, self.batch = Why.END, NOTHING
+        """What was chosen last."""
+        self.look_on = 0
+        """Where to look on once all of it was sent; 0 where that stays."""
+        self.gone: Sequence[int] = ()
+        """To be delivered again, but not in the stream any more."""
 
-    def passed(self, choice: Choice, taken: int) -> None:
-        """The first `taken` messages of a choice were sent (none of an empty one)."""
-        if choice.why is Why.SKIP_LIST:
-            last = choice.batch[taken - 1].position if taken else 0
-            if taken == len(choice.batch):
-                last = choice.next_seq - 1
-            self.skip_list.drop_through(last)
+    def choose(self, ledger: Ledger, store: StreamStore, msgs: int, size: int, below: int | None) -> Batch:
+        """The next messages, at most so many and (but for the first) so many bytes; `why` says where they come from, or
+        why there are none. `below`: nothing at or above this sequence is durable yet."""
+        room = msgs if msgs < MSGS_MAX else MSGS_MAX
+        self.gone = ()
+        if ledger.num_due and (due := ledger.due(room)):
+            return self._again(store, due, size)
+        if self.max_ack_pending > 0:
+            room = min(room, self.max_ack_pending - ledger.num_pending)
+            if room <= 0:
+                return self._chosen(Why.STALLED, NOTHING, 0)
+        if self.skip_list:
+            return self._skip_list(store, room, size, below)
+        batch, look_on = store.read_matching(self.next_seq, room, size, self.filters, below, LOADS_MAX)
+        why = Why.NEW
+        if not len(batch):
+            end = store.last_seq + 1 if below is None else below
+            why = Why.END if look_on >= end else Why.MORE
+        self.why, self.batch, self.look_on = why, batch, look_on
+        return batch
+
+    def _chosen(self, why: Why, batch: Batch, look_on: int) -> Batch:
+        self.why, self.batch, self.look_on = why, batch, look_on
+        return batch
+
+    def _again(self, store: StreamStore, due: list[int], size: int) -> Batch:
+        """Messages that are due again; those no longer in the stream are named."""
+        batch = store.load_msgs(due, size)
+        there = batch.positions()
+        if not there:
+            self.gone = due
+        else:
+            looked_at = due[: due.index(there[-1]) + 1]
+            if len(looked_at) > len(there):
+                self.gone = sorted(set(looked_at).difference(there))
+        return self._chosen(Why.AGAIN, batch, 0)
+
+    def _skip_list(self, store: StreamStore, room: int, size: int, below: int | None) -> Batch:
+        """The next of the snapshot, as far as it is durable. What was removed since is passed over."""
+        next_ones = [seq for seq in self.skip_list.first(room) if below is None or seq < below]
+        if not next_ones:
+            return self._chosen(Why.END, NOTHING, 0)
+        batch = store.load_msgs(next_ones, size)
+        whole = not len(batch) or len(batch) == len(next_ones)
+        return self._chosen(Why.SKIP_LIST, batch, next_ones[-1] + 1 if whole else batch.last_position + 1)
+
+    def shorten(self, count: int) -> Batch:
+        """Only the first so many of what was chosen."""
+        batch = self.batch.slice(0, count)
+        return self._chosen(self.why, batch, batch.last_position + 1 if count else 0)
+
+    def passed(self, taken: int) -> None:
+        """The first `taken` messages of what was chosen were sent (none where there are none)."""
+        whole = taken == len(self.batch)
+        if self.why is Why.SKIP_LIST:
+            last = self.batch[taken - 1].position if taken else 0
+            self.skip_list.drop_through(self.look_on - 1 if whole else last)
             if not self.skip_list:
                 self.next_seq = max(self.next_seq, self.resume)
-        elif choice.why is not Why.AGAIN and choice.next_seq:
-            whole = taken == len(choice.batch)
-            self.next_seq = choice.next_seq if whole else choice.batch[taken].position
-
-
-def choose(ledger: Ledger, store: StreamStore, position: Position, want: Want, below: int | None) -> Choice:
-    """The next messages for a consumer. `below`: nothing at or above this sequence is durable yet."""
-    room = want.msgs if want.msgs < MSGS_MAX else MSGS_MAX
-    if ledger.num_due and (due := ledger.due(room)):
-        return _again(store, due, want)
-    if position.max_ack_pending > 0:
-        room = min(room, position.max_ack_pending - ledger.num_pending)
-        if room <= 0:
-            return Choice(Why.STALLED)
-    if position.skip_list:
-        return _skip_list(store, position, room, want, below)
-    batch, next_seq = store.read_matching(
-        position.next_seq, room, want.bytes, position.filters, below, LOADS_MAX
-    )
-    if len(batch):
-        return Choice(Why.NEW, batch, next_seq)
-    end = store.last_seq + 1 if below is None else below
-    return Choice(Why.END if next_seq >= end else Why.MORE, batch, next_seq)
-
-
-def _again(store: StreamStore, due: list[int], want: Want) -> Choice:
-    """Messages that are due again; those no longer in the stream are named."""
-    batch = store.load_msgs(due, want.bytes)
-    there = batch.positions()
-    if not there:
-        return Choice(Why.AGAIN, gone=due)
-    asked = due[: due.index(there[-1]) + 1]
-    gone = [] if len(asked) == len(there) else sorted(set(asked).difference(there))
-    return Choice(Why.AGAIN, batch, gone=gone)
-
-
-def _skip_list(store: StreamStore, position: Position, room: int, want: Want, below: int | None) -> Choice:
-    """The next of the snapshot, as far as it is durable. What was removed since is passed over."""
-    asked = [seq for seq in position.skip_list.first(room) if below is None or seq < below]
-    if not asked:
-        return Choice(Why.END)
-    batch = store.load_msgs(asked, want.bytes)
-    whole = not len(batch) or len(batch) == len(asked)
-    return Choice(Why.SKIP_LIST, batch, asked[-1] + 1 if whole else batch.last_position + 1)
+        elif self.why is not Why.AGAIN and self.look_on:
+            self.next_seq = self.look_on if whole else self.batch[taken].position
+        self.batch = NOTHING  # it holds the block that it was read from

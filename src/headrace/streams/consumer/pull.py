@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.model import ConsumerConfig
-from headrace.streams._kernels import PULLS, PullRun
-from headrace.streams.consumer.next_run import BYTES_MAX, LOADS_MAX, MSGS_MAX, Choice, Want, Why
+from headrace.streams._kernels import PULLS, Batch, PullRun
+from headrace.streams.consumer.next_run import BYTES_MAX
 from headrace.streams.consumer.pull_queues import Queues, queues_for
 from headrace.streams.consumer.pull_requests import (
     CONSUMER_DELETED,
@@ -29,7 +29,6 @@ from headrace.streams.consumer.pull_requests import (
 from headrace.streams.limits import go_duration
 
 if TYPE_CHECKING:
-    from headrace.layouts.stream_store import StreamStore
     from headrace.streams.consumer.consumer import Consumer
 
 
@@ -38,6 +37,7 @@ class PullDelivery:
 
     bound = False
     paced_msgs = 64
+    bytes_wanted = BYTES_MAX
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer, self.engine = consumer, consumer.engine
@@ -46,8 +46,6 @@ class PullDelivery:
         self.requested_at = self.engine.now()
         self._listening: list[int] = []
         self._hopeless = False
-        self._everyday: Pull | None = None
-        """A request that was fine and is fine again, as long as the configuration stays and there is room."""
         self._deadline: int | None = None
         """No request is over or due a heartbeat before this."""
 
@@ -92,16 +90,11 @@ class PullDelivery:
         now = self.requested_at = self.engine.now()
         for index, (payload, count) in enumerate(run.groups()):
             pull = parse_pull(payload)
-            if pull is self._everyday and len(self.queues.only) + count <= self.consumer.config.max_waiting:
-                self.queues.add_group(run, index, pull, now)
-                continue
             refusal = self._refusal(pull)
             room = self._room(count) if refusal is None else 0
             if pull.expires or pull.heartbeat:
                 self._note_deadline(pull, now)
             if refusal is None and room >= count and self.queues.add_group(run, index, pull, now):
-                if not (self.queues.grouped or pull.no_wait or pull.expires or pull.heartbeat):
-                    self._everyday = pull
                 continue
             for number, reply in enumerate(run.replies(index)):
                 if refusal is None and number < room:
@@ -155,82 +148,39 @@ class PullDelivery:
 
     # Sending
 
-    def send_new(self, store: StreamStore, below: int | None, now: int) -> bool:
-        """The everyday case in few steps: one queue, nothing due again, new messages for all that was asked for.
-        True if that was it; else nothing or a part was sent, and the long way goes on from there."""
-        consumer, queues = self.consumer, self.queues
-        ledger, position = consumer.ledger, consumer.position
-        if queues.grouped or self._hopeless or position.skip_list or ledger.num_due:
-            return False
-        wanted = room = queues.only.wanted()
-        if position.max_ack_pending > 0:
-            room = min(room, position.max_ack_pending - ledger.num_pending)
-        if not 0 < wanted == room < MSGS_MAX:
-            return not wanted
-        batch, next_seq = store.read_matching(
-            position.next_seq, room, BYTES_MAX, position.filters, below, LOADS_MAX
-        )
-        count = len(batch)
-        if not count:
-            return False
-        taken, over = self.exchange.deliver_pull(
-            self.account,
-            ledger,
-            queues.only,
-            batch,
-            consumer.ack_prefix,
-            consumer.pending_below(below or store.last_seq + 1),
-            now + consumer.wall_offset,
-            now,
-            False,
-            consumer.config.headers_only,
-        )
-        if over:
-            self._tell_ended(over)
-        if self.engine.alone:
-            self.engine.host.send_early()
-        if taken < count:
-            self.engine.stalled[consumer] = None  # perhaps because clients do not read: woken when they do
-            position.next_seq = batch[taken].position
-            if not taken:
-                return True
-            batch = batch.slice(0, taken)
-        else:
-            position.next_seq = next_seq
-        consumer.sent_new(batch, now)
-        return taken == wanted
-
-    def wants(self, now: int) -> Want | None:
-        """How much is asked for; None when nobody asks."""
+    def wants(self, now: int) -> int:
+        """How many messages may go; 0 when nobody waits for any."""
         if self._hopeless:
             self._hopeless = False
-            return None
-        wanted = self.queues.servable()
-        return Want(wanted, BYTES_MAX, not self.queues.grouped) if wanted else None
+            return 0
+        return self.queues.servable()
 
-    def send(self, choice: Choice, now: int) -> tuple[int, int]:
-        """Messages to waiting requests in rotation: (how many went, bytes)."""
-        consumer = self.consumer
-        before = len(self.queues)
-        waiting, batch = self.queues.serve(choice.batch)
+    def send(self, batch: Batch, again: bool, pending: int, now: int) -> tuple[int, int]:
+        """Messages to waiting requests in rotation: (how many went, bytes). `pending` counts what was never delivered."""
+        consumer, queues = self.consumer, self.queues
+        before = len(queues)
+        waiting, batch = queues.serve(batch)
         taken, over = self.exchange.deliver_pull(
             self.account,
             consumer.ledger,
             waiting,
             batch,
             consumer.ack_prefix,
-            consumer.num_pending(),
+            pending,
             now + consumer.wall_offset,
             now,
-            again=choice.why is Why.AGAIN,
-            headers_only=consumer.config.headers_only,
+            again,
+            consumer.config.headers_only,
         )
-        self._tell_ended(over)
-        self._hopeless = not taken and len(self.queues) == before
-        if taken < len(batch):
-            self.engine.stalled[consumer] = None  # perhaps because clients do not read: woken when they do
-        whole = taken == len(batch)
-        return taken, batch.payload_bytes if whole else batch.slice(0, taken).payload_bytes
+        if over:
+            self._tell_ended(over)
+        if self.engine.alone:
+            self.engine.host.send_early()
+        if taken == len(batch):
+            return taken, batch.payload_bytes
+        self._hopeless = not taken and len(queues) == before
+        self.engine.stalled[consumer] = None  # perhaps because clients do not read: woken when they do
+        return taken, batch.slice(0, taken).payload_bytes
 
     def _tell_ended(self, over: list[tuple[bytes, str, int, int]]) -> None:
         for reply, how, msgs, size in over:
@@ -288,7 +238,6 @@ class PullDelivery:
 
     def reconfigured(self, before: ConsumerConfig) -> None:
         """Another configuration; under another priority policy requests must be made anew."""
-        self._everyday = None
         if before.priority_policy != self.consumer.config.priority_policy:
             for pull in self.queues.take_all():
                 self.send_status(

@@ -12,12 +12,11 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.model import ConsumerConfig
-from headrace.streams._kernels import CALL, PULLS, PullRun
-from headrace.streams.consumer.next_run import BYTES_MAX, MSGS_MAX, Choice, Want, Why
+from headrace.streams._kernels import CALL, PULLS, Batch, PullRun
+from headrace.streams.consumer.next_run import BYTES_MAX, MSGS_MAX
 from headrace.streams.consumer.pull_requests import PUSH_BASED, heartbeat
 
 if TYPE_CHECKING:
-    from headrace.layouts.stream_store import StreamStore
     from headrace.streams.consumer.consumer import Consumer
 
 WINDOW_BYTES_MIN, WINDOW_BYTES_MAX = 2 << 20, 32 << 20
@@ -88,6 +87,7 @@ class PushDelivery:
     """The push side of a consumer."""
 
     paced_msgs = 64
+    bytes_wanted = BYTES_MAX
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer, self.engine = consumer, consumer.engine
@@ -186,29 +186,26 @@ class PushDelivery:
 
     # Sending
 
-    def send_new(self, store: StreamStore, below: int | None, now: int) -> bool:
-        """Push takes the long way: what may be sent depends on more than who asks."""
-        return False
-
-    def wants(self, now: int) -> Want | None:
-        """How much may go now."""
+    def wants(self, now: int) -> int:
+        """How many messages may go now; `bytes_wanted` says how many bytes."""
         self._throttled = False
         if not self.bound:
-            return None
+            return 0
         size = BYTES_MAX
         if self.flow is not None:
             if self.flow.full:
-                return None
+                return 0
             size = min(size, max(self.flow.room(), 1))
         if self._is_behind():
-            return None
+            return 0
         if self.rate is not None:
             room = self.rate.room(now)
             if room <= 0:
                 self._throttled = True
-                return None
+                return 0
             size = min(size, room)
-        return Want(MSGS_MAX, size)
+        self.bytes_wanted = size
+        return MSGS_MAX
 
     def _is_behind(self) -> bool:
         """Whether a client that would get the messages does not read what it has."""
@@ -219,23 +216,23 @@ class PushDelivery:
         self.engine.stalled[self.consumer] = None
         return True
 
-    def send(self, choice: Choice, now: int) -> tuple[int, int]:
-        """A batch to the deliver subject: (how many went, bytes)."""
+    def send(self, batch: Batch, again: bool, pending: int, now: int) -> tuple[int, int]:
+        """A batch to the deliver subject: (how many went, bytes). `pending` counts what was never delivered."""
         consumer = self.consumer
         taken, size = self.exchange.deliver_push(
             self.account,
             consumer.ledger,
             self.subject,
             self.group,
-            choice.batch,
+            batch,
             consumer.ack_prefix,
-            consumer.num_pending(),
+            pending,
             now + consumer.wall_offset,
             now,
-            again=choice.why is Why.AGAIN,
-            headers_only=consumer.config.headers_only,
+            again,
+            consumer.config.headers_only,
         )
-        if taken < len(choice.batch):
+        if taken < len(batch):
             self.bound = False  # the exchange tells when somebody is there again
             self._lost_at = now
         if taken:

@@ -4,8 +4,9 @@
 //! 1. one inverted bit in its lengths (they decide where everything else lies);
 //! 2. its extent is known (from the guard, or because a sound record follows where it says it ends):
 //!    one inverted bit anywhere in it if it is small, otherwise the record is lost and the walk goes on
-//!    behind it. Records found inside it are reported, never served: the hash key is public. But when the last of
-//!    them ends where this one claims to end, its length is wrong: a payload cannot reach over its own hash;
+//!    behind it. Records found inside it are reported, never served: the hash key is public. But its length is wrong
+//!    when the last of them ends where this one claims to end (a payload cannot reach over its own hash), or when
+//!    the record behind it leaves sequences for this one and for all of them: behind a true length comes the next;
 //! 3. its extent is unknown: the next place that looks like a record (length, subject, sequence), proved by its hash;
 //! 4. nothing: the rest is an unsound tail.
 //!
@@ -44,14 +45,14 @@ pub(super) fn recover(
         scan.findings.push(repaired_finding(&view, "a bit of its lengths"));
         return Step::Repaired(view);
     }
-    let known = extent.is_some();
-    if let Some(len) = extent.or_else(|| own_extent(scanner, block, at)) {
+    let claimed = if extent.is_none() { own_extent(scanner, block, at) } else { None };
+    if let Some(len) = extent.or(claimed.as_ref().map(|claimed| claimed.len)) {
         if let Some(view) = repair_body(scanner, block, at, len) {
             scan.findings.push(repaired_finding(&view, "a bit of its content or hash"));
             return Step::Repaired(view);
         }
         let inside = records_inside(scanner, block, at, at + len);
-        if known || inside.last().is_none_or(|last| last.end() != at + len) {
+        if claimed.is_none_or(|claimed| !claimed.covers_others(scanner, block, at, &inside)) {
             report_lost(scanner, block, scan, (at, at + len), 1, fault);
             report_inside(&inside, at, scan);
             return Step::GoOn(at + len);
@@ -225,13 +226,41 @@ fn follows(block: &[u8], at: usize) -> bool {
     at == block.len() || (at < block.len() && View::parse(block, at).is_ok())
 }
 
+/// The length that a record states for itself, and the sequence of the sound message that it leads to.
+struct OwnExtent {
+    len: usize,
+    leads_to: Option<u64>,
+}
+
+impl OwnExtent {
+    /// Whether the whole records inside this extent are the next ones, and so the length is wrong.
+    fn covers_others(&self, scanner: &Scanner<'_>, block: &[u8], at: usize, inside: &[View]) -> bool {
+        let Some(last) = inside.last() else { return false };
+        if last.end() == at + self.len {
+            return true;
+        }
+        let sequences: Vec<u64> = inside.iter().filter(|view| view.is_message()).map(View::sequence).collect();
+        let (Some(first), Some(last), Some(next)) = (sequences.first(), sequences.last(), self.leads_to) else {
+            return false;
+        };
+        // The sequence before the damaged one, as far as is known.
+        let own = plausible(block, at, scanner.last_sequence).filter(|own| own < first);
+        let before = own.map_or(scanner.last_sequence, |own| own - 1);
+        let in_order = sequences.is_sorted_by(|one, other| one < other) && before < *first && *last < next;
+        in_order && next - before - 1 > sequences.len() as u64
+    }
+}
+
 /// The record's own length, believed if a sound record (or the end) lies behind it, or behind the next one.
-fn own_extent(scanner: &mut Scanner<'_>, block: &[u8], at: usize) -> Option<usize> {
+fn own_extent(scanner: &mut Scanner<'_>, block: &[u8], at: usize) -> Option<OwnExtent> {
     let view = View::parse(block, at).ok()?;
     let mut end = view.end();
     for _ in 0..3 {
-        if end == block.len() || hashed(scanner, block, end).is_some() {
-            return Some(view.len);
+        if end == block.len() {
+            return Some(OwnExtent { len: view.len, leads_to: None });
+        }
+        if let Some(sound) = hashed(scanner, block, end) {
+            return Some(OwnExtent { len: view.len, leads_to: sound.is_message().then(|| sound.sequence()) });
         }
         end = View::parse(block, end).ok()?.end();
     }

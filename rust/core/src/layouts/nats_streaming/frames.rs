@@ -114,7 +114,8 @@ fn look(data: &[u8], at: usize, how: &Reading, credit: &mut Credit) -> Result<Op
 }
 
 /// Where the records go on after a bad one: where its size says, or at the next that is sound. Its size is wrong when
-/// one other bit makes the record sound, or when sound records inside it lead to the place where it claims to end.
+/// one other bit makes the record sound, or when there are sound records inside it: a client could write such bytes
+/// into a name, but would gain no more by it than by asking for the same.
 fn resume(data: &[u8], at: usize, how: &Reading, credit: &mut Credit) -> usize {
     let strict = Reading { strict: true, ..*how };
     let Some(head) = data.get(at..at + FRAME) else { return data.len() };
@@ -131,8 +132,7 @@ fn resume(data: &[u8], at: usize, how: &Reading, credit: &mut Credit) -> usize {
     });
     match repaired {
         Some(end) => end,
-        None if !follows || leads_to(data, next, end, &strict, credit) => next,
-        None => end,
+        None => next,
     }
 }
 
@@ -155,20 +155,6 @@ fn claim(data: &[u8], at: usize, how: &Reading) -> Option<usize> {
     let size = if how.types == 0 { word } else { word & ((1 << SIZE_BITS) - 1) } as usize;
     let end = at.checked_add(FRAME + size)?;
     (typed && size > 0 && end <= data.len()).then_some(end)
-}
-
-/// Whether a sound record ends at `end`, found from one at `at` on; others between may be damaged as well.
-fn leads_to(data: &[u8], mut at: usize, end: usize, strict: &Reading, credit: &mut Credit) -> bool {
-    while at < end {
-        match look(data, at, strict, credit) {
-            Ok(Some(frame)) => at = frame.payload.end,
-            _ => match next_sound(data, at + 1..end, strict, credit) {
-                Some(next) => at = next,
-                None => return false,
-            },
-        }
-    }
-    at == end
 }
 
 /// One record; `kind` 0 for files without types. The payload of a typed record ends at 16 MiB.
