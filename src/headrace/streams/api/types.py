@@ -1,7 +1,6 @@
 """Requests and answers of the JetStream API.
 
-Requests are structs whose names and fields `json_reader.read` also uses to word its complaints. An answer is one JSON
-object: `type`, then `error` or not, then the fields in the real server's order; an answer that says no still holds the
+Requests are structs, read by `json_reader.read`. An answer is one JSON object: `type`, then `error` or not, then the fields in the real server's order; an answer that says no still holds the
 fields that its kind always has, at their zero values.
 """
 
