@@ -15,8 +15,8 @@ import typer
 
 from headrace._core import __version__
 from headrace.cli import cat, convert, inspect, pipeline, pipeline_init, salvage, serve, store, verify
-from headrace.cli.direct import direct
 from headrace.errors import HeadraceError
+from headrace.server.config.flags import parse
 
 EXIT_COULD_NOT = 2
 EXIT_INTERRUPTED = 130
@@ -51,7 +51,7 @@ def _root(
     """Serve streams to NATS clients; look inside, check, print and save the directories of message brokers."""
 
 
-app.command("serve", epilog=EPILOG)(serve.serve)
+app.command("serve", epilog=EPILOG)(serve.command)
 app.command("inspect", epilog=EPILOG)(inspect.inspect)
 app.command("verify", epilog=EPILOG)(verify.verify)
 app.command("cat", epilog=EPILOG)(cat.cat)
@@ -70,12 +70,10 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code. No exception leaves this function."""
     try:
         if arguments and arguments[0] == "serve":
-            from headrace.server.config.flags import spell_out
-
-            words = spell_out(arguments[1:])
-            if (keywords := direct(serve.serve, words)) is not None:
-                return serve.serve(**keywords)
-            arguments = ["serve", *words]
+            flags = parse(arguments[1:])
+            if not flags.help:
+                return serve.serve(flags)
+            arguments = ["serve", "--help"]
         code = app(args=list(arguments), prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

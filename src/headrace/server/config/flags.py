@@ -1,216 +1,233 @@
-"""nats-server's command line: its spelling made plain, and what it says laid over the configuration file.
+"""The flags of `headrace serve`, which are nats-server's: each is defined once, as a field of `Flags`.
 
-Go's flags take one dash or two and `-name=value` as well as `-name value`; `spell_out` turns all of that into the
-long form that the command line of `headrace` knows. `Flags` is what came out, None for what was not said.
+Reading them, `--help` and the reference page come from these fields. Go's flags take one dash or two, and
+`-name=value` as well as `-name value`; a switch takes `=false`, and here also `--no-name`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, NamedTuple
 
-from headrace.errors import BadInput
-from headrace.server.config.load import contradictions, load_file
-from headrace.server.config.options import PORT_DEFAULT, JetStreamOptions, Options, TlsOptions
 from headrace.server.config.problems import ConfigError
-from headrace.units import parse_duration_ns
 
-# Other spellings → the long form without dashes.
-TAKES_VALUE = {
-    **dict.fromkeys(("a", "addr", "net", "host"), "addr"),
-    **dict.fromkeys(("p", "port"), "port"),
-    **dict.fromkeys(("n", "name", "server_name"), "name"),
-    **dict.fromkeys(("c", "config"), "config"),
-    **dict.fromkeys(("m", "http_port"), "http_port"),
-    **dict.fromkeys(("http-host", "http_host"), "http-host"),
-    **dict.fromkeys(("P", "pid"), "pid"),
-    **dict.fromkeys(("sl", "signal"), "signal"),
-    **dict.fromkeys(("l", "log"), "log"),
-    **dict.fromkeys(("sd", "store_dir"), "store_dir"),
-    **{name: name for name in ("client_advertise", "ports_file_dir", "log_size_limit", "max_traced_msg_len")},
-    **{name: name for name in ("user", "pass", "auth", "tlscert", "tlskey", "tlscacert", "sync")},
-}
-SWITCHES = {
-    **dict.fromkeys(("js", "jetstream"), "jetstream"),
-    **dict.fromkeys(("D", "debug"), "debug"),
-    **dict.fromkeys(("V", "trace"), "trace"),
-    **dict.fromkeys(("VV", "trace-system"), "trace-system"),
-    **dict.fromkeys(("T", "logtime"), "logtime"),
-    **{name: name for name in ("logtime_utc", "tls", "tlsverify")},
-    **dict.fromkeys(("json-logs", "json_logs"), "json-logs"),
-    **dict.fromkeys(("ignore-unsupported", "ignore_unsupported"), "ignore-unsupported"),
-}
-ACTIONS = {"t": "-t", "v": "--version", "version": "--version", "h": "--help", "help": "--help"}
-TOGETHER = {"DV": ("--debug", "--trace"), "DVV": ("--debug", "--trace-system")}
-_ONE_PROCESS = "one process is the whole server"
-UNSUPPORTED_VALUES = {
-    **dict.fromkeys(
-        ("routes", "cluster", "cluster_name", "cluster_listen", "cluster_advertise"), _ONE_PROCESS
-    ),
-    **dict.fromkeys(("no_advertise", "connect_retries"), _ONE_PROCESS),
-    **dict.fromkeys(("ms", "https_port"), "monitoring is plain HTTP; put a TLS proxy in front of it"),
-    **dict.fromkeys(("r", "remote_syslog"), "log to a file, or to stderr"),
-    "profile": "use py-spy on the process",
-}
-UNSUPPORTED_SWITCHES = {"s": "log to a file, or to stderr", "syslog": "log to a file, or to stderr"}
-_FALSE = {"false", "f", "0", "no"}
+_FALSE = frozenset({"false", "f", "0", "no"})
+_SEE_HELP = "(see headrace serve --help)"
 
 
-def spell_out(arguments: Sequence[str]) -> list[str]:
-    """`-js -sd=/x -DV` → `--jetstream --store_dir=/x --debug --trace`. What is not known stays for the command line."""
-    left, out = list(arguments), list[str]()
-    ignore = any(word.lstrip("-").replace("_", "-") == "ignore-unsupported" for word in arguments)
-    while left:
-        word = left.pop(0)
-        if word == "--":
-            return [*out, word, *left]
-        name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("-") or not name:
-            out.append(word)
-        elif name in TAKES_VALUE:
-            if not equals and not left:
-                raise ConfigError([f"{word} needs a value"])
-            out.append(f"--{TAKES_VALUE[name]}={value if equals else left.pop(0)}")
-        elif name in SWITCHES:
-            out.append(
-                f"--no-{SWITCHES[name]}" if value.lower() in _FALSE and equals else f"--{SWITCHES[name]}"
-            )
-        elif name in TOGETHER:
-            out += TOGETHER[name]
-        elif name in ACTIONS:
-            out.append(ACTIONS[name])
-        elif reason := UNSUPPORTED_VALUES.get(name) or UNSUPPORTED_SWITCHES.get(name):
-            if not ignore:
-                raise ConfigError([f"{word.partition('=')[0]} is not supported: {reason}"])
-            if name in UNSUPPORTED_VALUES and not equals and left:
-                left.pop(0)
-            out.append(f"--skipped={word.partition('=')[0]} is not supported: {reason}")
-        else:  # unknown here; in the long form, so that it is not read as a row of letters
-            out.append(word if word.startswith("--") or len(name) == 1 else f"-{word}")
-    return out
+class Flag(NamedTuple):
+    """How one flag is spelled, and what `--help` says of it."""
+
+    field: str
+    shown: tuple[str, ...]
+    """Without dashes; the first is the one that errors name."""
+    also: tuple[str, ...]
+    """Spellings that `--help` leaves out, or has in its text."""
+    kind: type[str] | type[int] | type[bool]
+    metavar: str
+    help: str
+    least: int | None
+    has_off: bool
+
+    @property
+    def name(self) -> str:
+        return dashed(self.shown[0])
+
+    def read(self, text: str) -> str | int:
+        """The value; ConfigError if it is not of the kind."""
+        if self.kind is str:
+            return text
+        try:
+            number = int(text)
+        except ValueError:
+            raise ConfigError([f"{self.name} is {text!r}; it takes a whole number"]) from None
+        if self.least is not None and number < self.least:
+            raise ConfigError([f"{self.name} is {number}; the least is {self.least}"])
+        return number
+
+
+def dashed(name: str) -> str:
+    """As a person writes it."""
+    return f"-{name}" if len(name) == 1 else f"--{name}"
+
+
+def _flag(
+    *shown: str,
+    help: str,
+    metavar: str = "",
+    kind: type[str] | type[int] | type[bool] = str,
+    also: tuple[str, ...] = (),
+    least: int | None = None,
+    default: bool | None = None,
+) -> Any:
+    has_off = kind is bool and len(shown[0]) > 1 and shown[0] not in ("version", "help")
+    described = Flag("", shown, also, kind, metavar, help, least, has_off)
+    return field(default=default, metadata={"flag": described})
+
+
+def _switch(*shown: str, help: str, also: tuple[str, ...] = (), default: bool | None = None) -> Any:
+    return _flag(*shown, help=help, kind=bool, also=also, default=default)
 
 
 @dataclass(frozen=True)
 class Flags:
     """What the command line said; None where it said nothing."""
 
-    config: str | None = None
-    addr: str | None = None
-    port: int | None = None
-    name: str | None = None
-    client_advertise: str | None = None
-    http_port: int | None = None
-    http_host: str | None = None
-    pid: str | None = None
-    ports_file_dir: str | None = None
-    user: str | None = None
-    password: str | None = None
-    auth: str | None = None
-    jetstream: bool | None = None
-    store_dir: str | None = None
-    sync: str | None = None
-    tls: bool | None = None
-    tlscert: str | None = None
-    tlskey: str | None = None
-    tlsverify: bool | None = None
-    tlscacert: str | None = None
-    debug: bool | None = None
-    trace: bool | None = None
-    trace_system: bool | None = None
-    log: str | None = None
-    log_size_limit: int | None = None
-    logtime: bool | None = None
-    logtime_utc: bool | None = None
-    max_traced_msg_len: int | None = None
-    json_logs: bool | None = None
-    ignore_unsupported: bool = False
+    addr: str | None = _flag(
+        "addr", "a", "net", also=("host",), metavar="HOST", help="Listen on this address. [0.0.0.0]"
+    )
+    port: int | None = _flag(
+        "port", "p", kind=int, metavar="PORT", help="Port for clients; -1: any free one. [4222]"
+    )
+    name: str | None = _flag(
+        "name", "n", "server_name", metavar="NAME", help="The server's name. Each needs its own store."
+    )
+    config: str | None = _flag(
+        "config",
+        "c",
+        metavar="FILE",
+        help="A configuration file of nats-server. Flags lie over what it says.",
+    )
+    test: bool = _switch(
+        "t", default=False, help="Check the configuration, say whether it is valid, and exit."
+    )
+    ignore_unsupported: bool = _switch(
+        "ignore-unsupported",
+        also=("ignore_unsupported",),
+        default=False,
+        help="Skip keys and flags that Headrace has not, and list them, instead of refusing to start.",
+    )
+    jetstream: bool | None = _switch("jetstream", also=("js",), help="Streams (-js).")
+    store_dir: str | None = _flag(
+        "store_dir",
+        also=("sd",),
+        metavar="DIR",
+        help="Where streams live (-sd). Without it: a folder in your data directory for the name or, without one, "
+        "the port (headrace/NAME, headrace/port-4224).",
+    )
+    sync: str | None = _flag(
+        "sync",
+        metavar="always|DURATION",
+        help="What an acknowledgement means. always: it is on disk. A duration, such as 2m: it was written, and "
+        "is synced that often; a power cut may lose the rest. [always]",
+    )
+    http_port: int | None = _flag(
+        "http_port",
+        "m",
+        kind=int,
+        metavar="PORT",
+        help="Monitoring over HTTP: /healthz /varz /connz /jsz /metrics …",
+    )
+    http_host: str | None = _flag(
+        "http-host", also=("http_host",), metavar="HOST", help="Where monitoring listens. [127.0.0.1]"
+    )
+    client_advertise: str | None = _flag(
+        "client_advertise", metavar="HOST:PORT", help="The address that clients are told."
+    )
+    pid: str | None = _flag("pid", "P", metavar="FILE", help="Write the process id to this file.")
+    ports_file_dir: str | None = _flag(
+        "ports_file_dir", metavar="DIR", help="Write the ports in use to a file there."
+    )
+    signal: str | None = _flag(
+        "signal",
+        also=("sl",),
+        metavar="WHAT[=PID]",
+        help="Tell a running server (-sl): reload, reopen, ldm, quit, term or stop. PID may be a pid file.",
+    )
+    user: str | None = _flag("user", metavar="USER", help="The user that clients must give.")
+    password: str | None = _flag(
+        "pass", metavar="PASSWORD", help="And the password. Others on this machine may see it."
+    )
+    auth: str | None = _flag("auth", metavar="TOKEN", help="The token that clients must give.")
+    tls: bool | None = _switch("tls", help="TLS; client certificates are not asked for.")
+    tlscert: str | None = _flag("tlscert", metavar="FILE", help="The server's certificate.")
+    tlskey: str | None = _flag("tlskey", metavar="FILE", help="And its private key.")
+    tlsverify: bool | None = _switch("tlsverify", help="TLS; clients must show a certificate.")
+    tlscacert: str | None = _flag("tlscacert", metavar="FILE", help="The CA of the clients' certificates.")
+    log: str | None = _flag("log", "l", metavar="FILE", help="Log to this file instead of stderr.")
+    log_size_limit: int | None = _flag(
+        "log_size_limit", kind=int, least=0, metavar="BYTES", help="Begin a new log file at this size."
+    )
+    logtime: bool | None = _switch("logtime", "T", help="Times in the log. [on]")
+    logtime_utc: bool | None = _switch("logtime_utc", help="Those times in UTC.")
+    json_logs: bool | None = _switch(
+        "json-logs", also=("json_logs",), help="The log as JSON, an object a line."
+    )
+    debug: bool | None = _switch("debug", "D", help="Debug lines in the log.")
+    trace: bool | None = _switch("trace", "V", help="Trace the protocol in the log; -DV is both.")
+    trace_system: bool | None = _switch(
+        "trace-system", also=("VV",), help="Trace the system account as well (-VV, -DVV)."
+    )
+    max_traced_msg_len: int | None = _flag(
+        "max_traced_msg_len", kind=int, least=0, metavar="BYTES", help="Cut traced messages at this length."
+    )
+    version: bool = _switch("version", "v", default=False, help="Print the version and exit.")
+    help: bool = _switch("help", "h", default=False, help="Show this message and exit.")
     skipped: tuple[str, ...] = ()
+    """What was given and is not supported, where that is to be ignored: a line each."""
 
 
-def resolve(flags: Flags, environment: Mapping[str, str] = os.environ) -> Options:
-    """The configuration file, if one is named, with the flags over it; checked as a whole.
-
-    Streams are what this server is for: without a file JetStream is on. A file says it itself, as nats-server's does.
-    """
-    if flags.config is None:
-        options = Options(jetstream=JetStreamOptions(enabled=True))
-    else:
-        options = load_file(
-            flags.config, ignore_unsupported=flags.ignore_unsupported, environment=environment
-        )
-    options = apply(flags, options)
-    if wrong := contradictions(options):
-        raise ConfigError([f"{flags.config or 'command line'}: {text}" for text in wrong])
-    return options
+_TOGETHER = {"DV": ("debug", "trace"), "DVV": ("debug", "trace_system")}
+_ONE_PROCESS = "one process is the whole server"
+_NO_SYSLOG = "log to a file, or to stderr"
+_UNSUPPORTED_VALUES = {
+    **dict.fromkeys(
+        ("routes", "cluster", "cluster_name", "cluster_listen", "cluster_advertise"), _ONE_PROCESS
+    ),
+    **dict.fromkeys(("no_advertise", "connect_retries"), _ONE_PROCESS),
+    **dict.fromkeys(("ms", "https_port"), "monitoring is plain HTTP; put a TLS proxy in front of it"),
+    **dict.fromkeys(("r", "remote_syslog"), _NO_SYSLOG),
+    "profile": "use py-spy on the process",
+}
+_UNSUPPORTED_SWITCHES = {"s": _NO_SYSLOG, "syslog": _NO_SYSLOG}
 
 
-def apply(flags: Flags, options: Options) -> Options:
-    """The flags over what the file said."""
-    for name, port in (("--port", flags.port), ("--http_port", flags.http_port)):
-        if port is not None and not -1 <= port <= 65_535:
-            raise ConfigError([f"{name} is {port}; a port is 1 to 65535, or -1 for any free one"])
-    return replace(
-        options,
-        **_said(
-            host=flags.addr,
-            port=None if flags.port is None else flags.port or PORT_DEFAULT,
-            server_name=flags.name,
-            client_advertise=flags.client_advertise,
-            pid_file=flags.pid,
-            ports_file_dir=flags.ports_file_dir,
-        ),
-        monitor=replace(options.monitor, **_said(port=flags.http_port or None, host=flags.http_host)),
-        auth=replace(options.auth, **_said(user=flags.user, password=flags.password, token=flags.auth)),
-        jetstream=replace(
-            options.jetstream,
-            **_said(enabled=flags.jetstream, store_dir=flags.store_dir),
-            **_sync(flags.sync),
-        ),
-        tls=_tls(flags, options.tls),
-        log=replace(
-            options.log,
-            **_said(
-                file=flags.log,
-                size_limit=flags.log_size_limit,
-                time=flags.logtime,
-                utc=flags.logtime_utc,
-                debug=flags.debug,
-                trace=True if flags.trace_system else flags.trace,
-                trace_system=flags.trace_system,
-                max_traced_msg_len=flags.max_traced_msg_len,
-                json=flags.json_logs,
-            ),
-        ),
-        skipped=options.skipped + flags.skipped,
+@cache
+def described() -> tuple[Flag, ...]:
+    """Every flag, in the order of `--help`."""
+    return tuple(
+        each.metadata["flag"]._replace(field=each.name) for each in fields(Flags) if "flag" in each.metadata
     )
 
 
-def _said(**given: str | int | bool | None) -> dict[str, str | int | bool]:
-    return {name: value for name, value in given.items() if value is not None}
+def parse(arguments: Sequence[str]) -> Flags:
+    """What the words behind `serve` say; ConfigError with one line if that is not clear."""
+    by_spelling = {name: flag for flag in described() for name in (*flag.shown, *flag.also)}
+    switched_off = {f"no-{flag.shown[0]}": flag.field for flag in described() if flag.has_off}
+    said: dict[str, Any] = {}
+    unsupported: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, value = word.lstrip("-").partition("=")
+        flag = by_spelling.get(name)
+        if not word.startswith("-") or not name:
+            raise ConfigError([f"unexpected argument {word!r} {_SEE_HELP}"])
+        if flag is not None and flag.kind is bool:
+            said[flag.field] = not (equals and value.lower() in _FALSE)
+        elif flag is not None:
+            given = value if equals else next(words, None)
+            if given is None:
+                raise ConfigError([f"{word} needs a value"])
+            said[flag.field] = flag.read(given)
+        elif name in switched_off:
+            said[switched_off[name]] = False
+        elif name in _TOGETHER:
+            said |= dict.fromkeys(_TOGETHER[name], True)
+        elif reason := _UNSUPPORTED_VALUES.get(name) or _UNSUPPORTED_SWITCHES.get(name):
+            unsupported.append(f"{word.partition('=')[0]} is not supported: {reason}")
+            if name in _UNSUPPORTED_VALUES and not equals:
+                next(words, None)
+        else:
+            raise ConfigError([_unknown(word.partition("=")[0], [*by_spelling, *switched_off])])
+    if unsupported and not said.get("ignore_unsupported"):
+        raise ConfigError(unsupported[:1])
+    return Flags(**said, skipped=tuple(unsupported))
 
 
-def _sync(text: str | None) -> dict[str, str | int]:
-    if text is None:
-        return {}
-    if text.lower() == "always":
-        return {"sync": "sync"}
-    try:
-        return {"sync": "interval", "sync_interval_ns": max(parse_duration_ns(text), 1)}
-    except BadInput:
-        raise ConfigError([f"--sync is {text!r}; write always, or a duration such as 2m or 500ms"]) from None
+def _unknown(word: str, known: list[str]) -> str:
+    from difflib import get_close_matches
 
-
-def _tls(flags: Flags, given: TlsOptions | None) -> TlsOptions | None:
-    if not any((flags.tls, flags.tlsverify, flags.tlscert, flags.tlskey, flags.tlscacert)):
-        return None if flags.tls is False else given
-    base = given or TlsOptions("", "")
-    tls = replace(
-        base,
-        **_said(
-            cert_file=flags.tlscert, key_file=flags.tlskey, ca_file=flags.tlscacert, verify=flags.tlsverify
-        ),
-    )
-    if not tls.cert_file or not tls.key_file:
-        raise ConfigError(["TLS needs a certificate and its key: --tlscert FILE --tlskey FILE"])
-    return tls
+    near = " or ".join(dashed(name) for name in get_close_matches(word.lstrip("-"), known))
+    return f"no such option: {word}{f', did you mean {near}?' if near else ''} {_SEE_HELP}"
