@@ -19,6 +19,7 @@ use std::sync::MutexGuard;
 use crate::batch::Entry;
 use crate::exchange::runs::{PublishRun, Verdict};
 use crate::layouts::jetstream::log::{AppendRules, Appended, BlockLog, Inner, LogResult};
+use crate::layouts::jetstream::record::record_bytes;
 use crate::subjects::Filter;
 
 /// The number of a text in the plan that answers a refusal. `{}` in it stands for the value seen.
@@ -186,8 +187,8 @@ pub fn admit_and_append(
 
 /// What the record takes in the store.
 fn size_of(entry: &Entry) -> usize {
-    let headers = if entry.headers.is_null() { 0 } else { 4 + entry.headers.size() };
-    30 + entry.subject.size() + headers + entry.data.size()
+    let headers = (!entry.headers.is_null()).then(|| entry.headers.size());
+    record_bytes(entry.subject.size(), headers, entry.data.size())
 }
 
 fn decide(

@@ -19,6 +19,7 @@ from headrace.layouts.nats_streaming._kernels import Disk, stan_mend
 from headrace.layouts.nats_streaming.channel import Channel
 from headrace.layouts.nats_streaming.names import (
     CLIENTS,
+    HEAD,
     LOCK,
     SERVER,
     SUBS,
@@ -30,15 +31,13 @@ from headrace.layouts.nats_streaming.names import (
 )
 from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.seal import SEALED_OVERHEAD
-from headrace.layouts.nats_streaming.slices import findings_to_damage, index_bytes_max
+from headrace.layouts.nats_streaming.slices import ENTRY_BYTES, findings_to_damage, index_bytes_max
 from headrace.layouts.nats_streaming.volume import StreamingVolume
 from headrace.layouts.report import FileRow, LogView, ReaderRow, VolumeView
 from headrace.layouts.shortcuts import is_there, problem_of
 
 PRODUCT = "NATS Streaming"
 VERSIONS = "nats-streaming-server 0.5 and later (checked against 0.25.6)"
-_ENTRY_BYTES = 32
-_HEAD_BYTES = 4
 
 
 @dataclass(slots=True)
@@ -128,7 +127,7 @@ def _quick(ask: Inspection, name: str) -> LogView:
     numbers, _ = slice_numbers(ask.disk, directory)
     for number in numbers:
         row = FileRow(data_path(directory, number), "slice", _size(ask.disk, data_path(directory, number)))
-        row.messages = max(_size(ask.disk, index_path(directory, number)) - _HEAD_BYTES, 0) // _ENTRY_BYTES
+        row.messages = max(_size(ask.disk, index_path(directory, number)) - len(HEAD), 0) // ENTRY_BYTES
         row.newest = number == numbers[-1]
         view.files.append(row)
     return view
@@ -152,7 +151,7 @@ def _channel(ask: Inspection, volume: StreamingVolume, name: str, full: bool, th
             next=found.last + 1 if found.count else None,
             first_time_ns=found.first_time_ns or None,
             last_time_ns=found.last_time_ns or None,
-            live_bytes=found.counted - _ENTRY_BYTES * found.count,
+            live_bytes=found.counted - ENTRY_BYTES * found.count,
             newest=found is channel.slices[-1],
             details={"index": "made anew in memory" if found.index else "sound"},
         )

@@ -27,7 +27,10 @@ from headrace.layouts.nats_streaming.recovery import Recovery
 from headrace.layouts.places import may_pass
 from headrace.layouts.shortcuts import is_there, unreadable
 
-FRAME_BYTES = 8
+SIZE_BYTES = 4
+"""The first field of a record in the data file: the size of what follows the frame."""
+FRAME_BYTES = SIZE_BYTES + 4
+"""And its checksum."""
 ENTRY_BYTES = 32
 _AHEAD_MAX = 1 << 20
 _PIECE = 1 << 20
@@ -67,7 +70,7 @@ class Slice:
     @property
     def index_end(self) -> int:
         """Where the next entry goes in the index file."""
-        return len(HEAD) + 32 * self.indexed
+        return len(HEAD) + ENTRY_BYTES * self.indexed
 
 
 def findings_to_damage(slice_data: str, slice_index: str, findings: list[Finding]) -> list[Damage]:
@@ -212,7 +215,9 @@ def _end(entry: StanEntry) -> int:
 def _ends_inside(data: DiskFile, offset: int) -> bool:
     """Whether the file ends inside the record that begins there."""
     head, size = data.read_at(offset, FRAME_BYTES), len(data)
-    return len(head) < FRAME_BYTES or offset + FRAME_BYTES + int.from_bytes(head[:4], "little") > size
+    return (
+        len(head) < FRAME_BYTES or offset + FRAME_BYTES + int.from_bytes(head[:SIZE_BYTES], "little") > size
+    )
 
 
 def _write_again(disk: Disk, path: str, start: int, end: int) -> None:

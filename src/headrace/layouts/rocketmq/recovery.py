@@ -17,20 +17,26 @@ from headrace.layouts.base import Damage
 from headrace.layouts.directories import make_dirs
 from headrace.layouts.rocketmq._kernels import Disk, RocketScan, rocketmq_crc, rocketmq_scan
 from headrace.layouts.rocketmq.commit_log import CommitLog
+from headrace.layouts.rocketmq.fields import (
+    BLANK,
+    FIXED_BYTES,
+    HEAD_BYTES,
+    MAGIC_BLANK,
+    PROPERTIES_LENGTH_BYTES,
+    TOPIC_LENGTH_BYTES,
+    MessageHead,
+)
 from headrace.layouts.rocketmq.names import CHECKPOINT, CLEAN_END, DAMAGED, SIDE
 from headrace.layouts.rocketmq.queue_files import ENTRY, QueueFiles, place_of
 
-MAGIC, MAGIC_BLANK = 0xDAA320A7, 0xCBD43194
-FIXED = 91
 PREPARED = 0x4
 # Times of messages are coarse, and several share one: as much earlier the broker begins, too.
 SAFETY_MS = 3000
 FILLER_TOPIC = b"headrace_damaged"
-FILLER_LEAST = FIXED + len(FILLER_TOPIC)
+FILLER_LEAST = FIXED_BYTES + len(FILLER_TOPIC)
 BEFORE_BYTES = 4096
 TAIL_BYTES = 64
 """The end of a message: its topic is in it, if it has no properties."""
-BLANK_BYTES = 8
 _HOLE = (0).to_bytes(8, "big") + (1).to_bytes(4, "big") + bytes(8)
 """An entry of size 1 at an address that holds nothing."""
 HOLE_ENTRIES_MAX = 1 << 24
@@ -139,8 +145,8 @@ def _replace_lost(disk: Disk, log: CommitLog, found: Recovered, synced: int) -> 
             at = max(found.next - each, 0)
             file = disk.open(log.path(each), "write")
             file.set_len(log.file_bytes)
-            if log.file_bytes - at >= BLANK_BYTES:
-                file.write_at(at, struct.pack(">II", log.file_bytes - at, MAGIC_BLANK))
+            if log.file_bytes - at >= BLANK.size:
+                file.write_at(at, BLANK.pack(log.file_bytes - at, MAGIC_BLANK))
             file.sync_data()
             log.files = {**log.files, each: log.file_bytes}
         disk.sync_dir(log.directory)
@@ -188,9 +194,8 @@ def _first_to_scan(disk: Disk, root: str, log: CommitLog, starts: list[int]) -> 
     """The newest file whose first message is not newer than all that the checkpoint says is on disk."""
     safe_ms = min(read_checkpoint(disk, root)[:3]) - SAFETY_MS
     for number in range(len(starts) - 1, 0, -1):
-        head = disk.open(log.path(starts[number])).read_at(0, 64)
-        store_ms = int.from_bytes(head[56:64], "big")
-        if head[4:7] == MAGIC.to_bytes(4, "big")[:3] and 0 < store_ms < safe_ms:
+        head = MessageHead.unpack(disk.open(log.path(starts[number])).read_at(0, HEAD_BYTES))
+        if head is not None and head.is_message() and 0 < head.store_ms < safe_ms:
             return number
     return 0
 
@@ -214,7 +219,7 @@ def _mend(
             file.write_at(at, bytes(to - at))
             found.tails.append((start + at, start + to))
         elif tail or to - at < FILLER_LEAST:
-            file.write_at(at, struct.pack(">II", log.file_bytes - at, MAGIC_BLANK))
+            file.write_at(at, BLANK.pack(log.file_bytes - at, MAGIC_BLANK))
         else:
             file.write_at(at, _filler(start + at, data))
     file.sync_data()
@@ -223,15 +228,11 @@ def _mend(
 def _filler(address: int, data: bytes) -> bytes:
     """A message of exactly that size that no queue gets."""
     body = data[: len(data) - FILLER_LEAST]
-    head = struct.pack(">IIIiiqqi", len(data), MAGIC, rocketmq_crc(body), 0, 0, 0, address, PREPARED)
-    return (
-        head
-        + struct.pack(">q8sq8siqi", 0, bytes(8), 0, bytes(8), 0, 0, len(body))
-        + body
-        + bytes([len(FILLER_TOPIC)])
-        + FILLER_TOPIC
-        + b"\0\0"
+    head = MessageHead(
+        len(data), body_crc=rocketmq_crc(body), address=address, kind=PREPARED, body_size=len(body)
     )
+    topic = len(FILLER_TOPIC).to_bytes(TOPIC_LENGTH_BYTES, "big") + FILLER_TOPIC
+    return head.pack() + body + topic + bytes(PROPERTIES_LENGTH_BYTES)
 
 
 def dispatch(queues: QueueFiles, first: int, entries: bytes) -> None:
