@@ -94,13 +94,9 @@ class Authenticator:
         if self.is_open:
             return Identity("", DEFAULT_ACCOUNT, None)
         if self._maps_certificates:
-            names = (tls_subject,) if isinstance(tls_subject, str) else tls_subject or ()
-            user = next((self._by_name[name] for name in names if name in self._by_name), None)
-            return self._identity(user if user and self._fits(user.password, given["pass"]) else None, kind)
+            return self._by_certificate(tls_subject, given["pass"], kind)
         if not any(given[name] for name in ("user", "pass", "auth_token", "nkey")):
-            anonymous = self._anonymous
-            if kind == "WEBSOCKET":
-                anonymous = self._anonymous_websocket or anonymous
+            anonymous = self._anonymous_of(kind)
             if anonymous is not None:
                 return self._identity(anonymous, kind)
         if self._auth.token is not None:
@@ -113,11 +109,25 @@ class Authenticator:
         if given["nkey"]:
             is_signed = signature_fits(given["nkey"], nonce, given["sig"])
             return self._identity(self._by_nkey.get(given["nkey"]) if is_signed else None, kind)
-        user = self._by_name.get(given["user"])
+        return self._by_password(given["user"], given["pass"], kind)
+
+    def _by_certificate(
+        self, tls_subject: str | tuple[str, ...] | None, password: str, kind: str
+    ) -> Identity | None:
+        names = (tls_subject,) if isinstance(tls_subject, str) else tls_subject or ()
+        user = next((self._by_name[name] for name in names if name in self._by_name), None)
+        return self._identity(user if user and self._fits(user.password, password) else None, kind)
+
+    def _anonymous_of(self, kind: str) -> UserOptions | None:
+        """The user of those who give no credentials, if there is one."""
+        return (self._anonymous_websocket if kind == "WEBSOCKET" else None) or self._anonymous
+
+    def _by_password(self, name: str, password: str, kind: str) -> Identity | None:
+        user = self._by_name.get(name)
         if user is None:
-            self._fits(HIDDEN, given["pass"])
+            self._fits(HIDDEN, password)  # an unknown name must take as long as a wrong password
             return None
-        return self._identity(user if self._fits(user.password, given["pass"]) else None, kind)
+        return self._identity(user if self._fits(user.password, password) else None, kind)
 
     def entry(self, identity: Identity) -> object:
         """What the configuration has for this identity; if a reload changes it, the client must connect anew."""

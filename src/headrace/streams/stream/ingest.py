@@ -195,35 +195,46 @@ def _decide_one(
     expected_id = header_value(headers, EXPECTED_ID)
     if expected_id is not None and expected_id != window.last_id:
         raise api_error("JSStreamWrongLastMsgIDErrF", id=window.last_id.decode(errors="replace"))
-    rollup = header_value(headers, ROLLUP)
-    if rollup is not None:
-        if not config.allow_rollup_hdrs or config.deny_purge:
-            raise api_error("JSStreamRollupFailedF", err="rollup not permitted")
-        if rollup.lower() not in (b"sub", b"all"):
-            value = rollup.decode(errors="replace")
-            raise api_error("JSStreamRollupFailedF", err=f'rollup value invalid: "{value}"')
+    rollup = _permitted_rollup(stream, headers)
     ttl_ns = parse_ttl_ns(header_value(headers, TTL))
     if added is not None:
         stream.producers.join(producer or b"", *added, store.last_seq + 1, now)
     if stream.nobody_interested:
         sequence = store.skip_msg()
     else:
-        batch = run.batch.slice(at, at + 1)
-        if 0 < ttl_ns < (least := _least_ttl_ns(stream)):
-            ttl_ns, batch = least, _with_ttl(batch, least)
-        ticket = stream.write(batch)
-        sequence = ticket.first
-        stream.appended(ticket, batch)
-        if ttl_ns:
-            stream.expiry.add(sequence, ttl_ns, now)
+        sequence = _store_one(stream, run.batch.slice(at, at + 1), ttl_ns, now)
         if rollup is not None:
-            stream.rolled_up(subject if rollup.lower() == b"sub" else "", sequence)
+            stream.rolled_up(subject if rollup == b"sub" else "", sequence)
     if added is not None:
         # Remembered by its number.
         window.set_last_id(message_id or b"")
     else:
         window.accepted(message_id or b"", sequence, now)
     return sequence
+
+
+def _permitted_rollup(stream: Stream, headers: bytes) -> bytes | None:
+    """`sub` or `all`, if the message asks for a rollup; ApiError where the stream does not take it."""
+    rollup = header_value(headers, ROLLUP)
+    if rollup is None:
+        return None
+    if not stream.config.allow_rollup_hdrs or stream.config.deny_purge:
+        raise api_error("JSStreamRollupFailedF", err="rollup not permitted")
+    if rollup.lower() not in (b"sub", b"all"):
+        value = rollup.decode(errors="replace")
+        raise api_error("JSStreamRollupFailedF", err=f'rollup value invalid: "{value}"')
+    return rollup.lower()
+
+
+def _store_one(stream: Stream, batch: Batch, ttl_ns: int, now: int) -> int:
+    """Append the one message, with the time after which it goes; returns its sequence."""
+    if 0 < ttl_ns < (least := _least_ttl_ns(stream)):
+        ttl_ns, batch = least, _with_ttl(batch, least)
+    ticket = stream.write(batch)
+    stream.appended(ticket, batch)
+    if ttl_ns:
+        stream.expiry.add(ticket.first, ttl_ns, now)
+    return ticket.first
 
 
 def _least_ttl_ns(stream: Stream) -> int:
