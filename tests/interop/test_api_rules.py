@@ -33,7 +33,9 @@ _STATE = re.compile(r'"state":\{[^{}]*\}')
 _REMAINING = re.compile(r'"pause_remaining":\d+')
 _IDENTITY = re.compile(r"NATS/1.0\r\nNats-Stream-Identity: \w+\r\n\r\n")
 _SOURCES = re.compile(r',"sources":\[\{((?:(?!"state").)*?)\}\],"ts"')
-_UNREADABLE = re.compile(r'("err_code":10025,"description":)"(?:[^"\\]|\\.)*"')
+_UNREADABLE = re.compile(
+    r'("err_code":10025,"description":)"(?!consumer group not specified")(?:[^"\\]|\\.)*"'
+)
 SHOWN = 200
 EVENT_LIMIT_S = 30.0
 LOST_S, DELETIONS = 5.0, 6
