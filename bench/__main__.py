@@ -59,7 +59,10 @@ def main() -> None:
         figure = ALL[name](messages, 1 if given.smoke else given.runs)
         figures.append(figure)
         mark = "" if given.smoke else ("met  " if figure.met else "SHORT")
-        print(f"{mark} {figure.name}\n      asked: {figure.asked}\n      seen:  {figure.verdict}", flush=True)
+        print(
+            f"{mark} {figure.name}\n      required: {figure.required}\n      seen:  {figure.verdict}",
+            flush=True,
+        )
     if not given.smoke:
         machine = {
             "cores": os.cpu_count(),

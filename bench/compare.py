@@ -49,13 +49,13 @@ class Run:
 
 @dataclass
 class Workload:
-    """What is driven, and what was asked of the ratios: (throughput, CPU); None where nothing was asked."""
+    """What is driven, and the ratios required: (throughput, CPU); None where there is none."""
 
     name: str
     act: Callable[[Server, int], Run]
     messages: int
-    rate_asked: float | None
-    cpu_asked: float | None
+    rate_required: float | None
+    cpu_required: float | None
     mode: str = "interval"
     peer_mode: str = ""
     peer_share: float = 1.0
@@ -455,17 +455,17 @@ def run_workload(work: Workload, runs: int, share: float, pin: bool) -> dict[str
         ratio = median(ours, "rate") / median(theirs, "rate")
     cpu = median(ours, "cpu_us") / max(median(theirs, "cpu_us"), 0.001)
     spread = [getattr(each, work.latency or "rate") for each in ours]
-    met = (work.rate_asked is None or ratio >= work.rate_asked) and (
-        work.cpu_asked is None or cpu <= work.cpu_asked
+    met = (work.rate_required is None or ratio >= work.rate_required) and (
+        work.cpu_required is None or cpu <= work.cpu_required
     )
     return {
         "name": work.name,
         "pinned": pin,
         "met": met,
         "ratio": round(ratio, 2),
-        "ratio_asked": work.rate_asked,
+        "ratio_required": work.rate_required,
         "cpu_ratio": round(cpu, 3),
-        "cpu_asked": work.cpu_asked and round(work.cpu_asked, 3),
+        "cpu_required": work.cpu_required and round(work.cpu_required, 3),
         "ours": {
             "rate": round(median(ours, "rate"), 1),
             "cpu_us": round(median(ours, "cpu_us"), 3),
@@ -505,9 +505,9 @@ def main() -> None:
         floor = (
             f"; floor {figure['floor_us']} us, ours p50 {figure['ours']['p50_us']} us" if work.floor else ""
         )
-        asked = f"asked {figure['ratio_asked']} x, CPU {figure['cpu_asked']}"
+        required = f"required {figure['ratio_required']} x, CPU {figure['cpu_required']}"
         print(
-            f"{mark}{work.name}: {figure['ratio']} x, CPU {figure['cpu_ratio']} ({asked}); "
+            f"{mark}{work.name}: {figure['ratio']} x, CPU {figure['cpu_ratio']} ({required}); "
             f"{figure['ours']['rate']:,.0f}/s {figure['ours']['cpu_us']} us p99 {figure['ours']['p99_us']} us, "
             f"nats-server {figure['theirs']['rate']:,.0f}/s {figure['theirs']['cpu_us']} us p99 {figure['theirs']['p99_us']} us{floor}",
             flush=True,

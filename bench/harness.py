@@ -43,7 +43,7 @@ class Figure:
     """One line of the report."""
 
     name: str
-    asked: str
+    required: str
     samples: dict[str, list[Sample]]
     verdict: str = ""
     met: bool | None = None
@@ -61,7 +61,7 @@ class Figure:
         }
         return {
             "name": self.name,
-            "asked": self.asked,
+            "required": self.required,
             "verdict": self.verdict,
             "met": self.met,
             "runs": told,

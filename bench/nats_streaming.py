@@ -106,7 +106,7 @@ def synced(messages: int, runs: int) -> Figure:
         return sample
 
     figure = Figure(
-        "NATS Streaming: append, mode sync", "no figure asked", alternate(runs, {"headrace": ours})
+        "NATS Streaming: append, mode sync", "no figure required", alternate(runs, {"headrace": ours})
     )
     figure.met = True
     figure.verdict = f"{figure.median('headrace', lambda s: s.rate) / 1e3:.0f} thousand/s"
@@ -133,7 +133,7 @@ def channels(messages: int, runs: int) -> Figure:
 
     figure = Figure(
         f"NATS Streaming: one message to each of {count} channels",
-        "no figure asked: the cost of closing and reopening",
+        "no figure required: the cost of closing and reopening",
         alternate(
             runs,
             {

@@ -22,7 +22,7 @@ Written by `python -m bench.report` from `bench/results/compare.json`; the runs 
 (`bench/load`, or the `nats` command where it says so), the same durability mode unless the name says otherwise. Ratios of medians of three runs;
 CPU is the server's, per message, from /proc. For latencies the ratio is nats-server's over ours.
 
-| workload | throughput | asked | CPU | asked | Headrace | nats-server | |
+| workload | throughput | required | CPU | required | Headrace | nats-server | |
 |---|---|---|---|---|---|---|---|
 """
 
@@ -34,7 +34,7 @@ Written by `python -m bench.report` from `bench/results/spark.json`; the runs ar
 after one round that is not counted. Medians with their range; CPU is of Spark's JVM, its Python workers and the server, per message.
 `ready` is a Python source that sends ready batches, `discard` a Python sink that throws its rows away: what no Python source or sink can outrun. `kafka synced` acks when a record is on disk, as Headrace does; `kafka` when it is in memory.
 
-| what | asked | seen | |
+| what | required | seen | |
 |---|---|---|---|
 """
 
@@ -47,7 +47,7 @@ Values are medians, with the range in brackets. CPU is user and system time of t
 
 Machine: {machine}.
 
-| what | asked | seen | |
+| what | required | seen | |
 |---|---|---|---|
 """
 
@@ -76,7 +76,7 @@ def main() -> None:
 def told_in_one_line(figure: dict[str, Any]) -> str:
     """A row of a table of figures."""
     mark = "met" if figure["met"] else "short"
-    return f"| {figure['name']} | {figure['asked']} | {figure['verdict']} | {mark} |\n"
+    return f"| {figure['name']} | {figure['required']} | {figure['verdict']} | {mark} |\n"
 
 
 def compared(figure: dict[str, Any]) -> str:
@@ -86,11 +86,11 @@ def compared(figure: dict[str, Any]) -> str:
         p99 = f", p99 {which['p99_us']:.0f} us" if which["p99_us"] else ""
         return f"{which['rate']:,.0f}/s, {which['cpu_us']:.2f} us{p99}"
 
-    asked = "" if figure["ratio_asked"] is None else f">= {figure['ratio_asked']} x"
-    cpu = "" if figure["cpu_asked"] is None else f"<= {figure['cpu_asked']}"
+    required = "" if figure["ratio_required"] is None else f">= {figure['ratio_required']} x"
+    cpu = "" if figure["cpu_required"] is None else f"<= {figure['cpu_required']}"
     mark = "met" if figure["met"] else "short"
     return (
-        f"| {figure['name']} | {figure['ratio']} x | {asked} | {figure['cpu_ratio']} | {cpu} "
+        f"| {figure['name']} | {figure['ratio']} x | {required} | {figure['cpu_ratio']} | {cpu} "
         f"| {side(figure['ours'])} | {side(figure['theirs'])} | {mark} |\n"
     )
 

@@ -156,10 +156,10 @@ KAFKAS = {
 }
 
 
-def _compared(name: str, asked: str, runs: int, who: dict[str, Callable[[], Sample]]) -> Figure:
+def _compared(name: str, required: str, runs: int, who: dict[str, Callable[[], Sample]]) -> Figure:
     if runs > 1:
         alternate(1, who)
-    return Figure(name, asked, alternate(runs, who))
+    return Figure(name, required, alternate(runs, who))
 
 
 def _told(figure: Figure) -> str:
@@ -307,7 +307,7 @@ def main() -> None:
             found.append(figure)
             mark = "" if given.smoke else ("met  " if figure.met else "SHORT")
             print(
-                f"{mark} {figure.name}\n      asked: {figure.asked}\n      seen:  {figure.verdict}",
+                f"{mark} {figure.name}\n      required: {figure.required}\n      seen:  {figure.verdict}",
                 flush=True,
             )
     if not given.smoke:

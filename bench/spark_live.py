@@ -23,10 +23,10 @@ SINK_ROWS = 1_000_000
 STREAM = "BENCH"
 
 
-def _figure(name: str, asked: str, runs: int, who: dict[str, Any], least: float, other: str) -> Figure:
+def _figure(name: str, required: str, runs: int, who: dict[str, Any], least: float, other: str) -> Figure:
     if runs > 1:
         alternate(1, who)
-    figure = Figure(name, asked, alternate(runs, who))
+    figure = Figure(name, required, alternate(runs, who))
     ratio = figure.ratio("headrace", other, lambda sample: sample.rate)
     told = [
         f"{each} {spread([sample.rate / 1e6 for sample in samples])} million/s, "

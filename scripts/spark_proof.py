@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--master", default=MASTER, help="for the scene faults")
     parser.add_argument("--json", action="store_true", help="the report as JSON on stdout")
     parser.add_argument("--keep", type=Path, help="work in this new directory and leave everything there")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     # An end by SIGTERM ends what was started, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
@@ -42,14 +42,16 @@ def main() -> int:
 
     reports: dict[str, Report] = {}
     with tempfile.TemporaryDirectory(prefix="headrace-proof-") as made:
-        place = asked.keep or Path(made)
-        for scene in asked.scene or SCENES:
+        place = arguments.keep or Path(made)
+        for scene in arguments.scene or SCENES:
             say(scene)
             if scene == "faults":
-                reports[scene] = by_faults(place / scene, asked.messages, master=asked.master, say=say)
+                reports[scene] = by_faults(
+                    place / scene, arguments.messages, master=arguments.master, say=say
+                )
             else:
-                reports[scene] = on_clusters(place / scene, asked.messages, say=say)
-    if asked.json:
+                reports[scene] = on_clusters(place / scene, arguments.messages, say=say)
+    if arguments.json:
         print(json.dumps({name: report.to_dict() for name, report in reports.items()}, indent=2))
     else:
         for name, report in reports.items():

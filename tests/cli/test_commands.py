@@ -45,12 +45,12 @@ def test_completion_installs_and_completes(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "headrace" in (tmp_path / ".bash_completions/headrace.sh").read_text()
-    asked = environment | {
+    variables = environment | {
         "_HEADRACE_COMPLETE": "complete_bash",
         "COMP_WORDS": "headrace ver",
         "COMP_CWORD": "1",
     }
-    done = subprocess.run([PROGRAM], env=asked, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([PROGRAM], env=variables, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["verify"]
 
 

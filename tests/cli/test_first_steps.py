@@ -43,9 +43,9 @@ def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("command", [[], ["pipeline"], ["store"]])
 def test_a_command_that_is_missing_shows_the_help(command: list[str]) -> None:
     shown = subprocess.run([PROGRAM, *command], capture_output=True, text=True, timeout=60)
-    asked = subprocess.run([PROGRAM, *command, "--help"], capture_output=True, text=True, timeout=60)
+    help_text = subprocess.run([PROGRAM, *command, "--help"], capture_output=True, text=True, timeout=60)
     assert shown.returncode == 2 and shown.stdout == ""
-    assert shown.stderr.rstrip("\n") == asked.stdout.rstrip("\n")
+    assert shown.stderr.rstrip("\n") == help_text.stdout.rstrip("\n")
     assert len(shown.stderr.splitlines()) > 8
 
 

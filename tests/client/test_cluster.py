@@ -45,7 +45,7 @@ def test_a_leader_dies_while_messages_come(tmp_path: Path) -> None:
         assert ServerVolume(cluster.access).open("IN").state().messages == 2 * COUNT
 
 
-def test_a_replica_that_lags_is_asked_again(
+def test_a_replica_that_lags_gets_the_request_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nats_server: Any
 ) -> None:
     """A consumer that ends early, as on a replica that does not have everything yet, is not the end of the range."""

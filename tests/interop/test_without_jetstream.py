@@ -11,7 +11,7 @@ from tests.support.model import Letter
 from tests.support.peers import NatsServer
 from tests.support.rawclient import RawClient
 
-ASKED = [
+REQUESTS = [
     "$JS.API.INFO",
     "$JS.API.STREAM.NAMES",
     "$JS.API.STREAM.INFO.S",
@@ -26,9 +26,9 @@ no_auth_user: b
 """
 
 
-def asked(port: int) -> dict[str, list[Letter]]:
+def answers(port: int) -> dict[str, list[Letter]]:
     with RawClient(port) as client:
-        return {subject: client.request_many(subject) for subject in ASKED}
+        return {subject: client.request_many(subject) for subject in REQUESTS}
 
 
 @pytest.mark.parametrize("config", [NO_SERVER, NO_ACCOUNT], ids=["server", "account"])
@@ -38,6 +38,6 @@ def test_the_answers_are_nats_servers(tmp_path: Path, config: str) -> None:
         NatsServer("2.15.2", tmp_path / "theirs", config=config) as theirs,
         TestServer(tmp_path / "ours", config=config, jetstream=jetstream) as ours,
     ):
-        expected = asked(theirs.port)
-        assert asked(ours.port) == expected
+        expected = answers(theirs.port)
+        assert answers(ours.port) == expected
         assert all(expected.values())

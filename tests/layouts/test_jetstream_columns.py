@@ -67,8 +67,8 @@ def test_one_pass_gives_what_messages_give(tasks: list[BlockTask], want: Predica
         rows, damage = both(task, want)
         assert not damage
         seqs += rows["seq"].to_pylist()
-    asked = range(max(want.first or 1, 1), min(want.next or MESSAGES + 1, MESSAGES + 1))
-    assert seqs == [seq for seq in asked if seq not in GONE]
+    wanted = range(max(want.first or 1, 1), min(want.next or MESSAGES + 1, MESSAGES + 1))
+    assert seqs == [seq for seq in wanted if seq not in GONE]
 
 
 def test_one_pass_finds_the_same_damage(tasks: list[BlockTask]) -> None:

@@ -88,8 +88,8 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 def test_open_by_layout(tmp_path: Path) -> None:
     options = LAYOUT.options.of({"segment.bytes": 5000})
-    asked = OpenRequest(durability="interval", options=options)
-    with LAYOUT.create(str(tmp_path / "new"), asked) as volume:
+    request = OpenRequest(durability="interval", options=options)
+    with LAYOUT.create(str(tmp_path / "new"), request) as volume:
         assert volume.logs() == []
     try:
         LAYOUT.open(str(tmp_path / "new"), OpenRequest(key="k"))

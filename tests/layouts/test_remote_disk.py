@@ -252,14 +252,14 @@ class Counting:
         self._inner: Any = remote_files.arrow_fs.SubTreeFileSystem(
             str(root), remote_files.arrow_fs.LocalFileSystem()
         )
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def get_file_info(self, what: Any) -> Any:
-        self.asked.append(f"info {getattr(what, 'base_dir', what)}")
+        self.calls.append(f"info {getattr(what, 'base_dir', what)}")
         return self._inner.get_file_info(what)
 
     def open_input_file(self, path: str) -> Any:
-        self.asked.append(f"open {path}")
+        self.calls.append(f"open {path}")
         return self._inner.open_input_file(path)
 
 
@@ -269,13 +269,13 @@ def test_a_store_is_listed_once_and_its_blocks_opened_once(tmp_path: Path, far: 
     with headrace.open("s3://bucket/store") as volume:
         tasks = volume.open("S").scan_tasks()
         assert len(tasks) > 10 and all(task.path.startswith("s3://bucket/store/") for task in tasks)
-    planning = [each for each in far.asked if each.startswith("info")]
+    planning = [each for each in far.calls if each.startswith("info")]
     assert len(planning) == len(set(planning)) < 12
     # Nothing above the directory was listed.
     assert all(each.removeprefix("info ").startswith("/store") for each in planning)
-    far.asked.clear()
+    far.calls.clear()
     assert sum(len(batch) for task in tasks for batch in task.batches()) == 1000
-    assert len(far.asked) <= 2 * len(tasks)
+    assert len(far.calls) <= 2 * len(tasks)
 
 
 def test_any_file_system_that_fsspec_knows(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_patterns(tmp_path: Path, far: Counting) -> None:
     assert places.matching("s3://bucket/in/a*/x") == ["s3://bucket/in/a1/x", "s3://bucket/in/a2/x"]
     assert places.matching("s3://bucket/in/[ab]*") == [f"s3://bucket/in/{name}" for name in ("a1", "a2", "b")]
     assert places.matching("s3://bucket/none/*") == []
-    assert "info /" not in far.asked and not places.has_magic("s3://b*/plain")
+    assert "info /" not in far.calls and not places.has_magic("s3://b*/plain")
 
 
 def test_one_store_in_many_threads(tmp_path: Path, far: Counting) -> None:

@@ -104,7 +104,7 @@ def test_heartbeats_while_nothing_happens(world: World) -> None:
         (b'{"batch": 11, "expires": 2000000000}', "409 Exceeded MaxRequestBatch of 10"),
     ],
 )
-def test_what_cannot_be_asked(world: World, body: bytes, answer: str) -> None:
+def test_requests_that_are_refused(world: World, body: bytes, answer: str) -> None:
     world.consumer(max_batch=10, max_expires=SECOND, max_bytes=500)
     assert world.status(world.ask(body)) == [answer]
 

@@ -100,17 +100,17 @@ def test_flow_control_stops_after_a_window_and_goes_on_after_an_answer(world: Wo
     world.consumer(deliver_subject="out", flow_control=True, idle_heartbeat=10 * SECOND)
     world.put(*["s.1"] * 50, data=b"x" * 100_000)
     got = listener.take()
-    (asked,) = flow_requests(got)
-    assert got.index(asked) == 11, "after half of two MiB"
+    (request,) = flow_requests(got)
+    assert got.index(request) == 11, "after half of two MiB"
     assert len(seqs(got)) == 21
-    assert asked.reply.startswith("$JS.FC.S.c.")
+    assert request.reply.startswith("$JS.FC.S.c.")
     world.pass_time(11)
     assert world.status(listener.take()) == [
-        f"100 Idle Heartbeat|Nats-Last-Consumer: 21|Nats-Last-Stream: 21|Nats-Consumer-Stalled: {asked.reply}"
+        f"100 Idle Heartbeat|Nats-Last-Consumer: 21|Nats-Last-Stream: 21|Nats-Consumer-Stalled: {request.reply}"
     ]
     listener.publish("$JS.FC.S.c.none", b"")
     assert listener.take() == []
-    listener.publish(asked.reply, b"")
+    listener.publish(request.reply, b"")
     more = listener.take()
     assert seqs(more) == list(range(22, 51)), "the window is twice as large now"
     assert len(flow_requests(more)) == 1

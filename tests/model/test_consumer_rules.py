@@ -22,15 +22,15 @@ QUEUE = StreamConfig(name="W", subjects=("w.>",), retention="workqueue").filled(
 
 
 def settle(
-    stream: StreamConfig = STREAM, caps: Caps | None = None, pedantic: bool = False, **asked: Any
+    stream: StreamConfig = STREAM, caps: Caps | None = None, pedantic: bool = False, **fields: Any
 ) -> ConsumerConfig:
-    request = read(to_json({"config": asked}), CreateConsumerRequest)
+    request = read(to_json({"config": fields}), CreateConsumerRequest)
     return consumer_rules.settle(request.config, stream, caps or Caps(), pedantic=pedantic)
 
 
-def refused(*args: Any, **asked: Any) -> int:
+def refused(*args: Any, **fields: Any) -> int:
     with pytest.raises(ApiError) as told:
-        settle(*args, **asked)
+        settle(*args, **fields)
     return told.value.err_code
 
 
@@ -48,7 +48,7 @@ def test_what_is_left_open_is_filled_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "number"),
+    ("fields", "number"),
     [
         ({"deliver_subject": "a.*"}, 10079),
         ({"deliver_subject": "s.1"}, 10081),
@@ -70,8 +70,8 @@ def test_what_is_left_open_is_filled_in() -> None:
         ({"num_replicas": 3}, 10074),
     ],
 )
-def test_what_cannot_work_is_refused(asked: dict[str, Any], number: int) -> None:
-    assert refused(**asked) == number
+def test_what_cannot_work_is_refused(fields: dict[str, Any], number: int) -> None:
+    assert refused(**fields) == number
 
 
 def test_limits_of_stream_and_server() -> None:
@@ -89,7 +89,7 @@ def queue_with(*filters: tuple[str, ...]) -> list[ConsumerConfig]:
 
 
 @pytest.mark.parametrize(
-    ("there", "asked", "number"),
+    ("there", "fields", "number"),
     [
         ([], {"ack_policy": "all"}, 10098),
         ([], {"deliver_policy": "new"}, 10101),
@@ -101,9 +101,9 @@ def queue_with(*filters: tuple[str, ...]) -> list[ConsumerConfig]:
     ],
 )
 def test_one_consumer_per_message_of_a_work_queue(
-    there: list[tuple[str, ...]], asked: dict[str, Any], number: int | None
+    there: list[tuple[str, ...]], fields: dict[str, Any], number: int | None
 ) -> None:
-    config = settle(QUEUE, **{"ack_policy": "explicit", **asked})
+    config = settle(QUEUE, **{"ack_policy": "explicit", **fields})
     others = queue_with(*there)
     if number is None:
         consumer_rules.check_beside(config, QUEUE, others)

@@ -48,8 +48,8 @@ def consumer(client: Client, name: str, **config: Any) -> dict[str, Any]:
     return client.api(f"CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": settings})
 
 
-def pull(client: Client, name: str, **asked: Any) -> list[bytes]:
-    client.publish(f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", json.dumps(asked).encode(), "_INBOX.p")
+def pull(client: Client, name: str, **fields: Any) -> list[bytes]:
+    client.publish(f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", json.dumps(fields).encode(), "_INBOX.p")
     return [letter.data or letter.headers or b"" for letter in client.take()]
 
 

@@ -41,10 +41,10 @@ class Server:
         answer = self.wire.api("STREAM.CREATE.S", {"name": "S", "subjects": ["s.*"], **config})
         assert "error" not in answer, answer
         for number, filter in enumerate(filters):
-            asked: dict[str, Any] = {"durable_name": f"c{number}", "ack_policy": "explicit"}
+            consumer: dict[str, Any] = {"durable_name": f"c{number}", "ack_policy": "explicit"}
             if filter:
-                asked["filter_subject"] = filter
-            body = {"stream_name": "S", "config": asked}
+                consumer["filter_subject"] = filter
+            body = {"stream_name": "S", "config": consumer}
             answer = self.wire.api(f"CONSUMER.DURABLE.CREATE.S.c{number}", body)
             assert "error" not in answer, answer
 
@@ -254,7 +254,7 @@ headers = st.fixed_dictionaries(
 )
 # Many plain ones among those that ask for something: that is where runs are long.
 publishes = st.builds(
-    lambda subject, size, plain, asked: pub(subject, b"x" * size, **({} if plain else asked)),
+    lambda subject, size, plain, more: pub(subject, b"x" * size, **({} if plain else more)),
     st.sampled_from(["s.a", "s.b", "s.c"]),
     st.sampled_from([0, 1, 30, 70]),
     st.booleans(),
@@ -298,7 +298,7 @@ def test_the_named_answers_are_those_of_nats_server(nats_server: Callable[..., N
             stream = f"S{number}"
             api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": ["s.*"], "storage": "file", **config})
             for at, filter in enumerate(filters):
-                asked = {"durable_name": f"c{at}", "ack_policy": "explicit", "filter_subject": filter}
-                api(f"CONSUMER.DURABLE.CREATE.{stream}.c{at}", {"stream_name": stream, "config": asked})
+                consumer = {"durable_name": f"c{at}", "ack_policy": "explicit", "filter_subject": filter}
+                api(f"CONSUMER.DURABLE.CREATE.{stream}.c{at}", {"stream_name": stream, "config": consumer})
             assert [told(ask(subject, data, block)) for subject, block, data in requests] == wanted, name
             api(f"STREAM.DELETE.{stream}", {})

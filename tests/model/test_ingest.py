@@ -126,8 +126,8 @@ class Fetcher:
     def __init__(self, config: dict[str, object], together: bool) -> None:
         self.server = Server({"retention": config.pop("retention", "limits")}, ())
         self.together, self.seen = together, list[str]()
-        asked = {"durable_name": "c", **config}
-        body = {"stream_name": "S", "config": asked}
+        fields = {"durable_name": "c", **config}
+        body = {"stream_name": "S", "config": fields}
         answer = self.server.wire.api("CONSUMER.DURABLE.CREATE.S.c", body)
         assert "error" not in answer, answer
         self.server.ask([pub("s.a", b"%d" % n) for n in range(12)])

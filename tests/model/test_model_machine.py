@@ -118,7 +118,7 @@ class ModelMachine(RuleBasedStateMachine):
     @rule(wanted=st.lists(publishes, min_size=1, max_size=6))
     def publish(self, wanted: list[tuple[str, str, str, bytes]]) -> None:
         """All in one buffer. What is expected of them is worked out one by one, each seeing those before it."""
-        asked: list[tuple[str, bytes | None, bytes]] = []
+        sent: list[tuple[str, bytes | None, bytes]] = []
         answers: list[PubAck] = []
         for subject, kind, msg_id, data in wanted:
             there = self.plain.on_subject(subject)
@@ -135,9 +135,9 @@ class ModelMachine(RuleBasedStateMachine):
                 Nats_Expected_Last_Sequence=expect.last,
                 Nats_Expected_Last_Subject_Sequence=expect.last_on_subject,
             )
-            asked.append((subject, headers, data))
+            sent.append((subject, headers, data))
             answers.append(self.plain.publish(subject, headers, data, expect, self.clock()))
-        for letter, answer in zip(self.wire.ask(asked), answers, strict=True):
+        for letter, answer in zip(self.wire.ask(sent), answers, strict=True):
             assert letter is not None, f"no answer, wanted {answer}"
             assert parse_ack(letter.json()) == answer, f"{letter.data!r}, not {answer}"
 

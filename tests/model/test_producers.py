@@ -100,13 +100,13 @@ class ProducerMachine(RuleBasedStateMachine):
                 Headrace_Producer=name,
             )
             requests.append((f"s.{at % 3}", headers, data))
-        for asked, letter in zip(messages, self.wire.ask(requests), strict=True):
-            self._check(asked, letter)
+        for sent, letter in zip(messages, self.wire.ask(requests), strict=True):
+            self._check(sent, letter)
 
     def _check(
-        self, asked: tuple[str | None, int, int, str | None, str, bytes], letter: Letter | None
+        self, sent: tuple[str | None, int, int, str | None, str, bytes], letter: Letter | None
     ) -> None:
-        name, number, left_out, msg_id, _, _ = asked
+        name, number, left_out, msg_id, _, _ = sent
         done: set[int] = set() if name is None else self.done.get(name, set())
         seq, time_ns = self.ids.get(msg_id or "", (0, 0))
         in_window = msg_id is not None and seq > 0 and time_ns + WINDOW > self.clock.now_ns

@@ -188,8 +188,8 @@ class Pair:
 
     def compare_some(self, state: LogState) -> None:
         span = range(state.first_seq, state.last_seq + 1)
-        asked = self.rng.sample(span, min(len(span), 6))
-        for seq, expected in self.api.get_many("S", asked).items():
+        wanted = self.rng.sample(span, min(len(span), 6))
+        for seq, expected in self.api.get_many("S", wanted).items():
             found = next(iter(self.store.load_msgs([seq])), None)
             assert (found is None) == (expected is None), seq
             if found and expected:

@@ -19,14 +19,14 @@ SECOND = 10**9
 OTHERS = {"OTHER": StreamConfig(name="OTHER", subjects=("other.>",), allow_direct=True).filled()}
 
 
-def settle(pedantic: bool = False, **asked: Any) -> StreamConfig:
-    request = read(to_json({"name": "S", **asked}), StreamConfigRequest)
+def settle(pedantic: bool = False, **fields: Any) -> StreamConfig:
+    request = read(to_json({"name": "S", **fields}), StreamConfigRequest)
     return stream_rules.settle(request, OTHERS, pedantic=pedantic)
 
 
-def refused(pedantic: bool = False, **asked: Any) -> ApiError:
+def refused(pedantic: bool = False, **fields: Any) -> ApiError:
     with pytest.raises(ApiError) as told:
-        settle(pedantic, **asked)
+        settle(pedantic, **fields)
     return told.value
 
 
@@ -51,14 +51,14 @@ def test_what_is_left_open_is_filled_in() -> None:
         {}, optional={"max_msgs": st.integers(-3, 3), "max_age": st.sampled_from([0, SECOND])}
     )
 )
-def test_settling_twice_changes_nothing(asked: dict[str, int]) -> None:
-    config = settle(**asked)
+def test_settling_twice_changes_nothing(fields: dict[str, int]) -> None:
+    config = settle(**fields)
     assert stream_rules.settle(config, OTHERS) == config
     assert config.filled() == config, "the store would write something else"
 
 
 @pytest.mark.parametrize(
-    ("asked", "number", "text"),
+    ("fields", "number", "text"),
     [
         ({"name": "a b"}, 10052, "stream name is required"),
         ({"description": "d" * 4097}, 10052, "description is too long"),
@@ -83,8 +83,8 @@ def test_settling_twice_changes_nothing(asked: dict[str, int]) -> None:
         ({"republish": {"src": "S", "dest": "S"}}, 10052, "forms a cycle"),
     ],
 )
-def test_what_cannot_work_is_refused(asked: dict[str, Any], number: int, text: str) -> None:
-    error = refused(**asked)
+def test_what_cannot_work_is_refused(fields: dict[str, Any], number: int, text: str) -> None:
+    error = refused(**fields)
     assert error.err_code == number and text in error.description
 
 

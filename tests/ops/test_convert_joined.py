@@ -92,7 +92,7 @@ def test_by_time_with_the_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert told["readers of ORDERS"][0] == "changed"
 
 
-def test_one_after_the_other_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_after_the_other_with_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = kafka(tmp_path / "k")
     words = ["convert", str(tmp_path / "k"), str(tmp_path / "js"), "--to", "jetstream", "--map", JOIN[0]]
     assert run([*words, "--order", "log", "--dry-run"]) == 0

@@ -181,14 +181,16 @@ def test_dead_letters_go_to_the_stream_that_is_meant(
         sender.flush()
         connection.api("STREAM.UPDATE.JOBS", {"name": "JOBS", "subjects": ["jobs.a"]})
         others, retry = volume.create("OTHERS", subjects=["jobs.b"]), volume.create("RETRY", subjects=["r.>"])
-        asked = ["pipeline", "dlq", server.url]
-        assert run(asked) == 2 and "'jobs.b' is no subject of stream JOBS" in capsys.readouterr().err
+        command = ["pipeline", "dlq", server.url]
+        assert run(command) == 2 and "'jobs.b' is no subject of stream JOBS" in capsys.readouterr().err
         assert volume.open("JOBS").state().messages == 2 and others.state().messages == 0
-        assert run([*asked, "--subject", "r.{subject}"]) == 2 and "name the stream" in capsys.readouterr().err
-        assert run([*asked, "--subject", "nowhere"]) == 2 and "no stream takes" in capsys.readouterr().err
-        assert run([*asked, "--subject", "r.{subject}", "--into", "RETRY"]) == 0
+        assert (
+            run([*command, "--subject", "r.{subject}"]) == 2 and "name the stream" in capsys.readouterr().err
+        )
+        assert run([*command, "--subject", "nowhere"]) == 2 and "no stream takes" in capsys.readouterr().err
+        assert run([*command, "--subject", "r.{subject}", "--into", "RETRY"]) == 0
         assert [each.subject for each in retry] == ["r.jobs.a", "r.jobs.b"]
-        assert run([*asked, "--subject", "jobs.b"]) == 0
+        assert run([*command, "--subject", "jobs.b"]) == 0
         assert others.state().messages == 2 and volume.open("JOBS").state().messages == 2
 
 

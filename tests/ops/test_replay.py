@@ -62,7 +62,7 @@ def test_between_products(tmp_path: Path) -> None:
 
 def test_names_of_the_other_product(tmp_path: Path, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command, and the name that the product wants; what it gives is what it was given."""
-    asked = [
+    command = [
         "pipeline",
         "replay",
         str(lake),
@@ -72,13 +72,13 @@ def test_names_of_the_other_product(tmp_path: Path, lake: Path, capsys: pytest.C
         "--engine",
         "local",
     ]
-    assert run(asked) == 0 and "297 messages stored" in capsys.readouterr().out
+    assert run(command) == 0 and "297 messages stored" in capsys.readouterr().out
     with headrace.open(str(tmp_path / "kafka")) as volume:
         assert volume.logs() == ["ORDERS-0"]
         found = [(each.data, each.header_map.get("N")) for each in volume.open("ORDERS-0")]
     wanted = [(data, [data.decode()[6:]] if headers else None) for *_, headers, data in messages(lake)]
     assert found == wanted
-    assert run(asked) == 0 and "0 messages stored" in capsys.readouterr().out
+    assert run(command) == 0 and "0 messages stored" in capsys.readouterr().out
 
 
 def test_into_a_stream_twice_is_once(tmp_path: Path, lake: Path) -> None:
@@ -112,15 +112,15 @@ def test_into_the_named_stream_and_no_other(
         volume = ServerVolume(read_access(server.url))
         orders = volume.create("ORDERS", subjects=["orders.>"])
         copy = volume.create("COPY", subjects=["copy.>", "orderly"])
-        asked = ["pipeline", "replay", str(lake), server.url, "--into", "COPY", "--engine", "local"]
+        command = ["pipeline", "replay", str(lake), server.url, "--into", "COPY", "--engine", "local"]
         for more in ((), ("--dry-run",), ("--subject", "{subject}")):
-            assert run([*asked, *more]) == 2
+            assert run([*command, *more]) == 2
             assert "is no subject of stream COPY, which takes copy.>, orderly" in capsys.readouterr().err
-        assert run([*asked, "--subject", "copy.{subject}.{stream}"]) == 0
+        assert run([*command, "--subject", "copy.{subject}.{stream}"]) == 0
         assert "297 messages stored" in capsys.readouterr().out
         assert (orders.state().messages, copy.state().messages) == (0, 297)
         copied = list(copy)
-        assert run([*asked, "--subject", "orderly", "--application", "again"]) == 0
+        assert run([*command, "--subject", "orderly", "--application", "again"]) == 0
         assert (orders.state().messages, copy.state().messages) == (0, 594)
     assert [(each.subject, each.data) for each in copied] == [
         (f"copy.{row[2]}.ORDERS", row[4]) for row in messages(lake)

@@ -101,13 +101,13 @@ def test_a_conversion_stops_unless_told(
     put.parent.mkdir(parents=True, exist_ok=True)
     put.write_bytes(BYTES)
     to = "kafka" if layout == "rocketmq" else "rocketmq"
-    asked = ["convert", str(path), str(tmp_path / "out"), "--to", to]
+    command = ["convert", str(path), str(tmp_path / "out"), "--to", to]
     for more in ((), ("--dry-run",)):
-        assert run([*asked, *more]) == 1
+        assert run([*command, *more]) == 1
         out = capsys.readouterr().out
         assert "not read (1,234 bytes" in out and "nothing was written" in out and "--unread-ok" in out
         assert not (tmp_path / "out").exists() and not list(tmp_path.glob("out.*"))
-    code, seen = told(capsys, *asked, "--unread-ok")
+    code, seen = told(capsys, *command, "--unread-ok")
     assert code == (1 if any(each["damage"] for each in seen["logs"]) else 0) and seen["unread"]
     assert (tmp_path / "out").exists()
     assert run(["convert", str(path), str(tmp_path / "one"), "--to", to, "--log", log]) in (0, 1)

@@ -208,12 +208,12 @@ DENIES = Permissions(subscribe_deny=("foo", "foo q1", "zip.*", "que dev.*"))
     ],
 )
 def test_subscribe_permissions(permissions: Permissions, may: list[str], may_not: list[str]) -> None:
-    def asked(entry: str) -> bool:
+    def allowed(entry: str) -> bool:
         subject, _, queue = entry.partition(" ")
         return permissions.may_subscribe(subject, queue or None)
 
-    assert [entry for entry in may if not asked(entry)] == []
-    assert [entry for entry in may_not if asked(entry)] == []
+    assert [entry for entry in may if not allowed(entry)] == []
+    assert [entry for entry in may_not if allowed(entry)] == []
 
 
 def test_publish_permissions_and_delivery() -> None:

@@ -124,7 +124,7 @@ def test_connz_sorts_pages_and_filters(url: str) -> None:
         assert fetch(url, f"connz?{wrong}")[0] == 400
 
 
-def test_jsz_goes_as_deep_as_asked(url: str, view: FakeView) -> None:
+def test_jsz_has_the_details_that_were_requested(url: str, view: FakeView) -> None:
     found = page(url, "jsz")
     assert (found["streams"], found["consumers"], found["messages"], found["total"]) == (2, 3, 20, 2)
     assert "account_details" not in found

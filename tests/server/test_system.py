@@ -165,7 +165,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
 
 
 def test_shapes_are_nats_servers(real: NatsServer, view: FakeView) -> None:
-    asked = {
+    requests = {
         "USER.INFO": None,
         "SERVER.PING": None,
         "SERVER.PING.STATSZ": None,
@@ -196,7 +196,7 @@ def test_shapes_are_nats_servers(real: NatsServer, view: FakeView) -> None:
         await client.flush()
         system = await nats.connect(f"nats://sys:sys@127.0.0.1:{real.port}")
         found: dict[str, Any] = {}
-        for subject, body in asked.items():
+        for subject, body in requests.items():
             payload = b"" if body is None else json.dumps(body).encode()
             found[subject] = json.loads(
                 (await system.request(f"$SYS.REQ.{subject}", payload, timeout=5)).data
@@ -207,7 +207,7 @@ def test_shapes_are_nats_servers(real: NatsServer, view: FakeView) -> None:
 
     for subject, document in asyncio.run(theirs()).items():
         wanted = {key for key in keys(document) if not key.startswith(ONLY_THEIRS)}
-        missing = wanted - keys(ask(view, subject, asked[subject]))
+        missing = wanted - keys(ask(view, subject, requests[subject]))
         assert not missing, f"{subject} lacks {sorted(missing)}"
 
 

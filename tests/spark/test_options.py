@@ -40,8 +40,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reader(store: Path, **options: str) -> BlockReader:
-    asked = read_options({"path": str(store)} | options)
-    return (FilteringReader if asked.pushdown else BlockReader)(asked, ["seq", "subject", "time_ns"])
+    read = read_options({"path": str(store)} | options)
+    return (FilteringReader if read.pushdown else BlockReader)(read, ["seq", "subject", "time_ns"])
 
 
 def seqs(of: BlockReader) -> list[int]:
@@ -122,14 +122,14 @@ def test_what_is_refused(options: dict[str, str], text: str) -> None:
 def test_filters_skip_blocks_and_are_given_back(store: Path) -> None:
     pushed = reader(store, stream="ORDERS", pushdown="true")
     assert isinstance(pushed, FilteringReader)
-    asked = [
+    pushed_down = [
         filters.GreaterThan(("seq",), 2999),
         filters.LessThanOrEqual(("seq",), 3009),
         filters.EqualTo(("subject",), "orders.0"),
         filters.StringStartsWith(("subject",), "orders"),
         filters.IsNotNull(("seq",)),
     ]
-    assert list(pushed.pushFilters(asked)) == asked
+    assert list(pushed.pushFilters(pushed_down)) == pushed_down
     assert seqs(pushed) == [3001, 3004, 3007] and bytes_read(pushed) < bytes_read(
         reader(store, stream="ORDERS")
     )
@@ -189,5 +189,5 @@ def test_streams_of_older_pyspark_take_all(store: Path) -> None:
 
 
 def test_partitions_without_end_are_no_more_than_blocks(store: Path) -> None:
-    asked = reader(store, stream="ORDERS", minPartitions=str(10**12))
-    assert 1 < len(asked.partitions()) < 100 and len(seqs(asked)) == COUNT
+    many = reader(store, stream="ORDERS", minPartitions=str(10**12))
+    assert 1 < len(many.partitions()) < 100 and len(seqs(many)) == COUNT

@@ -18,9 +18,9 @@ from tests.ops.helpers import small_store
 @pytest.mark.slow
 def test_the_project_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, sink, project = small_store(tmp_path / "store"), tmp_path / "out", tmp_path / "project"
-    asked = ["pipeline", "init", str(project), "--source", str(store), "--sink", str(sink)]
-    assert run(asked) == 0
-    assert run(asked) == 2 and "is there already" in capsys.readouterr().err
+    command = ["pipeline", "init", str(project), "--source", str(store), "--sink", str(sink)]
+    assert run(command) == 0
+    assert run(command) == 2 and "is there already" in capsys.readouterr().err
     bin = Path(sys.executable).parent
     environment = os.environ | {
         "PYSPARK_PYTHON": sys.executable,

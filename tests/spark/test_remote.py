@@ -111,11 +111,11 @@ def test_requests_for_each_block(spark: Any, s3: S3Server, tmp_path: Path) -> No
     s3.upload(store, "counted/store")
     s3.requests()
     assert len(table(spark, s3.uri("counted/store"))) == 3000
-    asked = s3.requests()
+    requests = s3.requests()
     # How large it is, and its bytes. Blocks have guards beside them, for which the same holds.
-    of_blocks = [each for each in asked if each.endswith((".blk", ".guard"))]
-    assert blocks > 5 and len(of_blocks) == 2 * 2 * blocks, asked
-    assert len(asked) - len(of_blocks) <= 30, asked
+    of_blocks = [each for each in requests if each.endswith((".blk", ".guard"))]
+    assert blocks > 5 and len(of_blocks) == 2 * 2 * blocks, requests
+    assert len(requests) - len(of_blocks) <= 30, requests
 
 
 def test_a_stream_sees_new_files(spark: Any, s3: S3Server, tmp_path: Path) -> None:
@@ -188,11 +188,11 @@ class Failing:
 
     def __init__(self, root: Path) -> None:
         fs: Any = remote_files.arrow_fs
-        self._inner, self.asked, self.fail = fs.SubTreeFileSystem(str(root), fs.LocalFileSystem()), 0, 0
+        self._inner, self.requests, self.fail = fs.SubTreeFileSystem(str(root), fs.LocalFileSystem()), 0, 0
 
     def count(self) -> None:
-        self.asked += 1
-        if self.asked == self.fail:
+        self.requests += 1
+        if self.requests == self.fail:
             raise OSError("no answer")
 
     def get_file_info(self, what: Any) -> Any:
@@ -222,15 +222,15 @@ def test_a_request_that_fails_is_never_a_gap(monkeypatch: pytest.MonkeyPatch, la
     monkeypatch.setattr(remote_files, "file_system", lambda head: (far, ""))
 
     def read(fail: int) -> set[tuple[Any, ...]]:
-        far.asked, far.fail = 0, fail
-        asked, columns = (
+        far.requests, far.fail = 0, fail
+        options, columns = (
             read_options({"path": "s3://bucket", "mode": "DROPMALFORMED"}),
             ["log", "seq", "data"],
         )
         found = [
             batch
-            for part in parts(asked, asked.predicate(), columns)
-            for batch in rows(part, columns, asked.mode)
+            for part in parts(options, options.predicate(), columns)
+            for batch in rows(part, columns, options.mode)
         ]
         return {
             each
@@ -239,7 +239,7 @@ def test_a_request_that_fails_is_never_a_gap(monkeypatch: pytest.MonkeyPatch, la
         }
 
     whole = read(0)
-    count, errors = far.asked, 0
+    count, errors = far.requests, 0
     for fail in range(1, count + 1, max(count // 60, 1)):
         try:
             assert read(fail) == whole, f"request {fail} of {count}"

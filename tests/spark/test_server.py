@@ -163,8 +163,8 @@ def test_files_and_server_are_one_log(spark: Any, tmp_path: Path) -> None:
         options = {"url": server.url, "path": str(cold), "stream": "S"}
         rows = spark.read.format("headrace").options(**options).load().select("seq", "data").collect()
         assert sorted((row.seq, int(bytes(row.data))) for row in rows) == [(n + 1, n) for n in range(30_000)]
-        asked = read_options(options | {"maxRowsPerTrigger": "7000"})
-        stream, seen = FileStream(asked, ["seq"]), list[int]()
+        read = read_options(options | {"maxRowsPerTrigger": "7000"})
+        stream, seen = FileStream(read, ["seq"]), list[int]()
         offset = stream.initialOffset()
         while (end := stream.latestOffset(offset, stream.getDefaultReadLimit())) != offset:
             for part in stream.partitions(offset, end):
@@ -174,11 +174,11 @@ def test_files_and_server_are_one_log(spark: Any, tmp_path: Path) -> None:
         with Connection(access) as connection:
             connection.api("STREAM.PURGE.S", {"seq": 25_001})
         with pytest.raises(BadInput, match="the files end at 20000, the server begins at 25001"):
-            FileStream(asked, ["seq"]).initialOffset()
+            FileStream(read, ["seq"]).initialOffset()
         ServerVolume(access).delete("S")
         ServerVolume(access).create("S", subjects=["orders.>"])
         with pytest.raises(BadInput, match="another stream with this name"):
-            FileStream(asked, ["seq"]).initialOffset()
+            FileStream(read, ["seq"]).initialOffset()
         assert live.name == "S"
 
 

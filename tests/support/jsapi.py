@@ -148,8 +148,8 @@ class Api:
     def messages(self, stream: str) -> dict[int, Message]:
         """Every message from first to last, asked for one by one."""
         state = self.state(stream)
-        asked = range(max(state["first_seq"], 1), state["last_seq"] + 1)
-        return {seq: found for seq, found in self.get_many(stream, asked).items() if found is not None}
+        wanted = range(max(state["first_seq"], 1), state["last_seq"] + 1)
+        return {seq: found for seq, found in self.get_many(stream, wanted).items() if found is not None}
 
     def remove(self, stream: str, seq: int, erase: bool = False) -> None:
         self.ask(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": not erase})

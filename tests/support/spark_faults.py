@@ -87,14 +87,14 @@ class Report:
 class Run:
     """A driver at work."""
 
-    def __init__(self, asked: dict[str, Any], number: int) -> None:
-        self.place = Path(asked["place"])
+    def __init__(self, job: dict[str, Any], number: int) -> None:
+        self.place = Path(job["place"])
         self.out, self.err = self.place / f"driver-{number}.out", self.place / f"driver-{number}.err"
         (self.place / "started").unlink(missing_ok=True)
         environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", str(JOB), json.dumps(asked)],
+                [sys.executable, "-P", str(JOB), json.dumps(job)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -135,9 +135,9 @@ def newest(directory: Path) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def drive(asked: dict[str, Any], number: int, trouble: Trouble | None = None) -> Run:
+def drive(job: dict[str, Any], number: int, trouble: Trouble | None = None) -> Run:
     """One driver to its end, whatever that is."""
-    run = Run(asked, number)
+    run = Run(job, number)
     thread = threading.Thread(target=trouble, args=(run,)) if trouble else None
     try:
         if thread is not None:
@@ -260,7 +260,7 @@ def by_faults(
     with TestServer(place / "js") as server:
         fill(server.url, messages, duplicate_window=WINDOW_NS)
         say(f"{messages} messages are in IN")
-        asked = _asked(place, messages, master, server.url)
+        job = _job(place, messages, master, server.url)
         troubles: dict[str, Trouble] = {
             "archive": kill_workers(report, 2),
             "copy": kill_workers(report, 1),
@@ -269,10 +269,10 @@ def by_faults(
         number = 0
         for kind in deaths:
             number = _until_killed(
-                asked | {"die": kind, "die_after": 2}, number, troubles[kind], report, kind, say
+                job | {"die": kind, "die_after": 2}, number, troubles[kind], report, kind, say
             )
         last = together(kill_server(report, server), kill_workers(report, 2))
-        run = _finish(asked | {"limits": True}, number, last, report, say)
+        run = _finish(job | {"limits": True}, number, last, report, say)
         report.limits = _limits(run, server.url)
         count(server.url, place, report, run.result()["parquet"])
     report.seconds = round(time.monotonic() - began, 1)
@@ -306,13 +306,13 @@ def on_clusters(place: Path, messages: int, say: Say = print) -> Report:
                     report.happened("executors killed")
             say(f"killed node {leader} and a worker after batch {run.committed('copy')} of the copy")
 
-        run = _finish(_asked(place, messages, spark.url, nats.url), 0, trouble, report, say)
+        run = _finish(_job(place, messages, spark.url, nats.url), 0, trouble, report, say)
         count(nats.url, place, report, run.result()["parquet"])
     report.seconds = round(time.monotonic() - began, 1)
     return report
 
 
-def _asked(place: Path, messages: int, master: str, url: str) -> dict[str, Any]:
+def _job(place: Path, messages: int, master: str, url: str) -> dict[str, Any]:
     size = messages * 180
     return {
         "master": master,
@@ -325,13 +325,13 @@ def _asked(place: Path, messages: int, master: str, url: str) -> dict[str, Any]:
 
 
 def _until_killed(
-    asked: dict[str, Any], number: int, trouble: Trouble, report: Report, what: str, say: Say
+    job: dict[str, Any], number: int, trouble: Trouble, report: Report, what: str, say: Say
 ) -> int:
     """A driver that dies where it was told to. One that ends otherwise (Spark gives up on a busy machine) is started again."""
-    place = Path(asked["place"])
+    place = Path(job["place"])
     for turn in range(number, number + RUNS_MAX):
         after = {"die_after": newest(place / "copy.checkpoint" / "commits") + 2}
-        run = drive(asked | (after if asked.get("die") == "copy" else {}), turn, trouble)
+        run = drive(job | (after if job.get("die") == "copy" else {}), turn, trouble)
         if run.process.returncode == 0:
             raise AssertionError(f"the driver was to die ({what}), but it came to its end")
         late = what == "parquet" and newest(place / "parquet/_spark_metadata") <= run.committed("parquet")
@@ -345,10 +345,10 @@ def _until_killed(
     raise AssertionError(f"no driver died as it should ({what})")
 
 
-def _finish(asked: dict[str, Any], number: int, trouble: Trouble, report: Report, say: Say) -> Run:
+def _finish(job: dict[str, Any], number: int, trouble: Trouble, report: Report, say: Say) -> Run:
     """Started again until everything is done: what an operator's supervisor does."""
     for turn in range(RUNS_MAX):
-        run = drive(asked, number + turn, trouble)
+        run = drive(job, number + turn, trouble)
         if run.process.returncode == 0:
             report.batches = run.committed("copy") + 1
             return run

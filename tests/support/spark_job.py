@@ -38,8 +38,8 @@ COMMIT_EVERY_S = 0.05  # many commits, so that dying in the middle of them is ea
 LIMITED = 6000
 
 
-def session(asked: dict[str, Any]) -> SparkSession:
-    builder: Any = SparkSession.builder.master(asked["master"]).appName("headrace-proof")
+def session(job: dict[str, Any]) -> SparkSession:
+    builder: Any = SparkSession.builder.master(job["master"]).appName("headrace-proof")
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -51,18 +51,18 @@ def session(asked: dict[str, Any]) -> SparkSession:
         "spark.scheduler.mode": "FAIR",
         "spark.task.maxFailures": "8",
         "spark.python.authenticate.socketTimeout": "120s",
-        "spark.sql.warehouse.dir": f"{asked['place']}/warehouse",
+        "spark.sql.warehouse.dir": f"{job['place']}/warehouse",
     }
-    for name, value in (conf | asked.get("conf", {})).items():
+    for name, value in (conf | job.get("conf", {})).items():
         builder = builder.config(name, value)
     made: SparkSession = builder.getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
     return made
 
 
-def source(spark: SparkSession, asked: dict[str, Any], stream: str, **more: str) -> Any:
-    options = {"url": asked["url"], "stream": stream, "maxRowsPerTrigger": str(asked["batch"])}
-    pieces = {"targetPartitionBytes": str(asked.get("partition_bytes", 1 << 20))}
+def source(spark: SparkSession, job: dict[str, Any], stream: str, **more: str) -> Any:
+    options = {"url": job["url"], "stream": stream, "maxRowsPerTrigger": str(job["batch"])}
+    pieces = {"targetPartitionBytes": str(job.get("partition_bytes", 1 << 20))}
     return spark.readStream.format("headrace").options(**options, **pieces, **more).load()
 
 
@@ -85,15 +85,15 @@ def transformed(rows: Any, out: str) -> Any:
     return rows.select("log", "seq", f.lit(f"{out.lower()}.x").alias("subject"), body.alias("data"))
 
 
-def copy(spark: SparkSession, asked: dict[str, Any], place: Path, **how: Any) -> Any:
+def copy(spark: SparkSession, job: dict[str, Any], place: Path, **how: Any) -> Any:
     stream, out = how.get("stream", "IN"), how.get("out", "OUT")
-    rows = transformed(source(spark, asked, stream, **how.get("options", {})), out)
-    die = asked.get("die") == "copy" and not how
+    rows = transformed(source(spark, job, stream, **how.get("options", {})), out)
+    die = job.get("die") == "copy" and not how
     sink = rows.writeStream.format(DyingSource.name() if die else "headrace")
     if die:
-        sink = sink.option("group", str(os.getpgid(0))).option("after", str(asked["die_after"]))
+        sink = sink.option("group", str(os.getpgid(0))).option("after", str(job["die_after"]))
     return started(
-        sink.options(url=asked["url"], stream=out, application="proof"),
+        sink.options(url=job["url"], stream=out, application="proof"),
         place / how.get("checkpoint", "copy.checkpoint"),
     )
 
@@ -127,22 +127,22 @@ class DyingSource(HeadraceSource):
         return made
 
 
-def parquet(spark: SparkSession, asked: dict[str, Any], place: Path) -> Any:
-    rows = source(spark, asked, "IN").select("seq", "time", "subject", "data")
+def parquet(spark: SparkSession, job: dict[str, Any], place: Path) -> Any:
+    rows = source(spark, job, "IN").select("seq", "time", "subject", "data")
     return started(
         rows.writeStream.format("parquet").option("path", str(place / "parquet")),
         place / "parquet.checkpoint",
     )
 
 
-def archive(spark: SparkSession, asked: dict[str, Any], place: Path) -> dict[str, Any]:
+def archive(spark: SparkSession, job: dict[str, Any], place: Path) -> dict[str, Any]:
     archiving.COMMIT_EVERY_S = COMMIT_EVERY_S
-    if asked.get("die") == "archive":
-        _die_before_commit(int(asked["die_after"]))
-    volume = ServerVolume(read_access(asked["url"]))
-    options = archiving.ArchiveOptions(logs=("IN",), newest=True, target_bytes=asked["file_bytes"])
+    if job.get("die") == "archive":
+        _die_before_commit(int(job["die_after"]))
+    volume = ServerVolume(read_access(job["url"]))
+    options = archiving.ArchiveOptions(logs=("IN",), newest=True, target_bytes=job["file_bytes"])
     done = archiving.archive(
-        asked["url"], str(place / "archive"), options, engine=SparkEngine(spark), volume=volume
+        job["url"], str(place / "archive"), options, engine=SparkEngine(spark), volume=volume
     )
     return {"rows": done.rows, "rows_all": done.rows_all, "commits": done.commits, "files": done.files}
 
@@ -168,9 +168,9 @@ def count_parquet(spark: SparkSession, place: Path) -> dict[str, int]:
     return dict(zip(("rows", "distinct", "first", "last"), found, strict=True))
 
 
-def limits(spark: SparkSession, asked: dict[str, Any], place: Path) -> dict[str, Any]:
+def limits(spark: SparkSession, job: dict[str, Any], place: Path) -> dict[str, Any]:
     """Limits pass the reader: the query stops and names what is missing; told to go on, it goes on and logs it."""
-    access = read_access(asked["url"])
+    access = read_access(job["url"])
     volume = ServerVolume(access)
     volume.create("SHORT", subjects=["short"])
     volume.create("SHORTOUT", subjects=["shortout.>"])
@@ -184,7 +184,7 @@ def limits(spark: SparkSession, asked: dict[str, Any], place: Path) -> dict[str,
     def run(**options: str) -> str:
         how: dict[str, Any] = {"stream": "SHORT", "out": "SHORTOUT", "checkpoint": "limits.checkpoint"}
         try:
-            copy(spark, asked, place, **how, options=options).awaitTermination()
+            copy(spark, job, place, **how, options=options).awaitTermination()
         except StreamingQueryException as error:
             return str(error)
         return ""
@@ -204,24 +204,24 @@ def limits(spark: SparkSession, asked: dict[str, Any], place: Path) -> dict[str,
 
 
 def main() -> None:
-    asked = json.loads(sys.argv[1])
-    place = Path(asked["place"])
-    spark = session(asked)
+    job = json.loads(sys.argv[1])
+    place = Path(job["place"])
+    spark = session(job)
     spark.dataSource.register(DyingSource)
     done: dict[str, Any] = {}
-    wanted = asked.get("kinds", KINDS)
+    wanted = job.get("kinds", KINDS)
     (place / "started").touch()
     queries: dict[str, Any] = {}
     for kind, start in (("copy", copy), ("parquet", parquet)):
         if kind in wanted:
             in_pool(spark, kind)
-            queries[kind] = start(spark, asked, place)
+            queries[kind] = start(spark, job, place)
     failed: list[BaseException] = []
 
     def file_away() -> None:
         in_pool(spark, "archive")
         try:
-            done["archive"] = archive(spark, asked, place)
+            done["archive"] = archive(spark, job, place)
         except BaseException as error:
             print(f"archive: {error!r}", file=sys.stderr, flush=True)
             failed.append(error)
@@ -236,8 +236,8 @@ def main() -> None:
         thread.join()
     if failed:
         raise failed[0]
-    if asked.get("limits"):
-        done["limits"] = limits(spark, asked, place)
+    if job.get("limits"):
+        done["limits"] = limits(spark, job, place)
     if "parquet" in wanted:
         done["parquet"] |= count_parquet(spark, place)
     print(json.dumps(done), flush=True)

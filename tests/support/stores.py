@@ -212,8 +212,10 @@ def check_there(
         if far:
             wanted["deleted"] = found["deleted"] = []
         assert found == wanted, name
-        asked = list(seen.messages) if far else range(max(seen.state.first_seq, 1), seen.state.last_seq + 1)
-        answers = api.get_many(name, list(asked))
+        sequences = (
+            list(seen.messages) if far else range(max(seen.state.first_seq, 1), seen.state.last_seq + 1)
+        )
+        answers = api.get_many(name, list(sequences))
         messages = {s: (m.subject, m.headers, m.data, m.time_ns) for s, m in answers.items() if m}
         assert messages == seen.messages, name
         if version != "2.6.5" or name != "PACKED":

@@ -138,7 +138,7 @@ fn fetch(args: &Args) -> Result<String, String> {
     let depth = args.number("depth", if batch == 1 { 1 } else { 2 })?;
     let (with_acks, in_order) = (!args.flag("no-ack"), conns == 1);
     let mut links = open(address, conns)?;
-    let mut asked: Vec<u64> = vec![0; links.len()];
+    let mut requested: Vec<u64> = vec![0; links.len()];
     for (at, link) in links.iter_mut().enumerate() {
         link.out.extend_from_slice(format!("SUB _INBOX.fetch{at}.* 1\r\n").as_bytes());
     }
@@ -149,7 +149,7 @@ fn fetch(args: &Args) -> Result<String, String> {
     let (mut done, mut next) = (0u64, 0u64);
     while done < total {
         for (at, link) in links.iter_mut().enumerate() {
-            while asked[at] + batch <= batch * depth && done + asked.iter().sum::<u64>() < total {
+            while requested[at] + batch <= batch * depth && done + requested.iter().sum::<u64>() < total {
                 pulls += 1;
                 let body = if batch == 1 { String::new() } else { format!("{{\"batch\":{batch}}}") };
                 let request = format!(
@@ -157,7 +157,7 @@ fn fetch(args: &Args) -> Result<String, String> {
                     body.len()
                 );
                 link.out.extend_from_slice(request.as_bytes());
-                asked[at] += batch;
+                requested[at] += batch;
                 begun = Instant::now();
             }
             link.flush()?;
@@ -180,7 +180,7 @@ fn fetch(args: &Args) -> Result<String, String> {
                 }
                 next = sequence;
                 done += 1;
-                asked[at] = asked[at].saturating_sub(1);
+                requested[at] = requested[at].saturating_sub(1);
                 if batch == 1 && conns == 1 {
                     latencies.push(begun.elapsed().as_nanos() as u64);
                 }

@@ -108,10 +108,10 @@ proptest! {
                 prop_assert_eq!(state.last, expected.last().copied().unwrap_or(0));
             }
         }
-        let asked: Vec<u64> = (0..700).collect();
-        let left: Vec<u64> = asked.iter().copied()
+        let all: Vec<u64> = (0..700).collect();
+        let left: Vec<u64> = all.iter().copied()
             .filter(|seq| *seq >= 1 && *seq <= subjects.len() as u64 && !removed.contains(seq)).collect();
-        prop_assert_eq!(log.live_among(&asked), left);
+        prop_assert_eq!(log.live_among(&all), left);
     }
 }
 

@@ -251,19 +251,19 @@ fn pattern() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn pattern_sets_find_what_pairs_do(patterns in prop::collection::vec(pattern(), 0..20), asked in pattern(), gone in 0usize..20) {
+    fn pattern_sets_find_what_pairs_do(patterns in prop::collection::vec(pattern(), 0..20), wanted in pattern(), gone in 0usize..20) {
         let mut set = PatternSet::default();
         let bytes: Vec<&[u8]> = patterns.iter().map(String::as_bytes).collect();
         for (label, pattern) in bytes.iter().enumerate() {
             set.insert(pattern, label as u64);
         }
         let there = |without: Option<usize>| -> Vec<u64> {
-            let touching = (0..bytes.len()).filter(|at| Some(*at) != without && overlap(bytes[*at], asked.as_bytes()));
+            let touching = (0..bytes.len()).filter(|at| Some(*at) != without && overlap(bytes[*at], wanted.as_bytes()));
             touching.map(|at| at as u64).collect()
         };
         let found = |set: &PatternSet| {
             let mut labels = Vec::new();
-            set.overlaps(asked.as_bytes(), &mut STEPS_MAX.clone(), |label| { labels.push(label); true }).unwrap();
+            set.overlaps(wanted.as_bytes(), &mut STEPS_MAX.clone(), |label| { labels.push(label); true }).unwrap();
             labels.sort_unstable();
             labels
         };
@@ -273,7 +273,7 @@ proptest! {
             prop_assert!(!set.remove(bytes[gone], gone as u64));
             prop_assert_eq!(found(&set), there(Some(gone)));
             prop_assert_eq!(set.len(), bytes.len() - 1);
-            let lowest = set.first_overlap(asked.as_bytes(), None, &mut STEPS_MAX.clone()).unwrap();
+            let lowest = set.first_overlap(wanted.as_bytes(), None, &mut STEPS_MAX.clone()).unwrap();
             prop_assert_eq!(lowest, there(Some(gone)).first().copied());
         }
         let pairs = (0..bytes.len()).flat_map(|later| (0..later).map(move |earlier| (earlier, later)));

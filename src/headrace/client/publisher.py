@@ -31,7 +31,7 @@ SLICE_BYTES = 4 << 20
 WINDOW = 16_384
 ANSWER_S = 30.0
 NO_RESPONDERS = "503"
-SUBJECTS_ASKED_MAX = 20
+SUBJECTS_CHECKED_MAX = 20
 """So many subjects are asked about when nobody answers a publish."""
 FIRST_TIME_ONLY = tuple(
     f"Nats-{name}"
@@ -94,7 +94,7 @@ class Publisher:
         if self._into is not None:
             self._into.check(batch)
         else:
-            self._subjects = batch.subjects()[:SUBJECTS_ASKED_MAX]
+            self._subjects = batch.subjects()[:SUBJECTS_CHECKED_MAX]
         start = 0
         while start < len(batch):
             part = batch.slice(start, start + SLICE_MESSAGES)

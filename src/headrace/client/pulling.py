@@ -98,7 +98,7 @@ class _Pull:
         self._connection, self._stream, self._following = connection, stream, following
         self._at = first
         self._inbox = connection.new_inbox()
-        self._asked: deque[list[int]] = deque()
+        self._requests: deque[list[int]] = deque()
         self._number = 0
         self._size = REQUEST_BYTES
         self._pending, self._consumer = self._create(first, subjects, bodies)
@@ -135,7 +135,7 @@ class _Pull:
         try:
             while self._pending and self._at < self._following:
                 self._ask()
-                self._look(connection.receive(QUIET_S, self._asked[0][1], self._size))
+                self._look(connection.receive(QUIET_S, self._requests[0][1], self._size))
                 batch = intake.batch()
                 if len(batch):
                     self._pending = intake.pending
@@ -147,8 +147,8 @@ class _Pull:
             self._drop(sid)
 
     def _ask(self) -> None:
-        while len(self._asked) < UNDER_WAY:
-            ahead = sum(left for _, left in self._asked)
+        while len(self._requests) < UNDER_WAY:
+            ahead = sum(left for _, left in self._requests)
             count = min(REQUEST_MESSAGES, self._following - self._at - ahead)
             if count <= 0:
                 return
@@ -157,16 +157,16 @@ class _Pull:
             subject = f"{self._connection.access.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
             head = f"PUB {subject} {self._inbox}.{self._number} {len(body)}\r\n"
             self._connection.send(head.encode() + body + b"\r\n")
-            self._asked.append([self._number, count])
+            self._requests.append([self._number, count])
 
     def _took(self, count: int) -> None:
-        while count and self._asked:
-            front = self._asked[0]
+        while count and self._requests:
+            front = self._requests[0]
             used = min(front[1], count)
             front[1] -= used
             count -= used
             if not front[1]:
-                self._asked.popleft()
+                self._requests.popleft()
 
     def _look(self, messages: list[Message]) -> None:
         """Statuses end requests, or say that there is nothing (more)."""
@@ -182,12 +182,12 @@ class _Pull:
             if message.status == NO_MESSAGES and not self._connection.intake.messages:
                 self._pending = 0
             elif message.status == CONFLICT and "maxbytes" in text.replace(" ", ""):
-                if not self._connection.intake.messages and len(self._asked) <= 1:
+                if not self._connection.intake.messages and len(self._requests) <= 1:
                     self._grow()
             elif message.status not in (NO_MESSAGES, TIMED_OUT, CONFLICT):
                 raise ServerRefused(f"stream {self._stream}: {message.status} {message.status_text}")
             number = message.subject.rpartition(".")[2]
-            self._asked = deque(asked for asked in self._asked if str(asked[0]) != number)
+            self._requests = deque(request for request in self._requests if str(request[0]) != number)
 
     def _grow(self) -> None:
         """One message alone is larger than a request."""

@@ -167,7 +167,7 @@ class Archives(ABC):
     """A layout that archives are written in."""
 
     @abstractmethod
-    def division(self, asked: Sequence[str]) -> Division:
+    def division(self, by: Sequence[str]) -> Division:
         """BadInput names what cannot be read."""
 
     @abstractmethod

@@ -164,13 +164,13 @@ class Layout(ABC):
 
     def open(self, path: str, request: OpenRequest | None = None) -> Volume:
         """A Volume over the directory."""
-        asked = request or OpenRequest()
-        check_words(asked.mode, asked.durability)
-        if asked.options is not None and not isinstance(asked.options, self.options):
-            raise BadInput(f"options of another layout: {type(asked.options).__name__}")
-        if asked.key is not None and not self.sealed:
+        request = request or OpenRequest()
+        check_words(request.mode, request.durability)
+        if request.options is not None and not isinstance(request.options, self.options):
+            raise BadInput(f"options of another layout: {type(request.options).__name__}")
+        if request.key is not None and not self.sealed:
             raise BadInput(f"{self.product}'s files are not encrypted: no key is needed")
-        return self.volume_at(path, asked)
+        return self.volume_at(path, request)
 
     def create(self, path: str, request: OpenRequest | None = None) -> Volume:
         """A new directory, opened for writing."""
@@ -178,18 +178,18 @@ class Layout(ABC):
 
         return self.open(path, replace(request or OpenRequest(), mode="rw", create=True))
 
-    def volume_at(self, path: str, asked: OpenRequest) -> Volume:
+    def volume_at(self, path: str, request: OpenRequest) -> Volume:
         """The volume for a request that was checked."""
-        more: dict[str, Any] = {"key": asked.key} if self.sealed else {}
+        more: dict[str, Any] = {"key": request.key} if self.sealed else {}
         return type(self).volume(
             path,
-            mode=asked.mode,
-            create=asked.create,
-            durability=asked.durability,
-            options=asked.options,
-            disk=asked.disk,
-            clock=asked.clock,
-            maintenance=asked.maintenance,
+            mode=request.mode,
+            create=request.create,
+            durability=request.durability,
+            options=request.options,
+            disk=request.disk,
+            clock=request.clock,
+            maintenance=request.maintenance,
             **more,
         )
 
@@ -204,7 +204,7 @@ class Layout(ABC):
     # Looking
 
     @abstractmethod
-    def look(self, asked: Look) -> Report:
+    def look(self, request: Look) -> Report:
         """What is in the directory, or in one log of it."""
 
     def inspect(
@@ -218,8 +218,10 @@ class Layout(ABC):
         progress: Progress | None = None,
     ) -> Report:
         """What is in it. `quick`: metadata, names and sizes only."""
-        asked = Look(path=path, log=log, disk=disk, key=key, progress=progress, quick=quick, threads=THREADS)
-        report = self._report(asked)
+        request = Look(
+            path=path, log=log, disk=disk, key=key, progress=progress, quick=quick, threads=THREADS
+        )
+        report = self._report(request)
         if log is None:
             self._hide_internal(report)
         return report
@@ -247,13 +249,13 @@ class Layout(ABC):
             )
         )
 
-    def _report(self, asked: Look) -> Report:
+    def _report(self, request: Look) -> Report:
         started = time.monotonic()
-        report = self.look(asked)
-        if asked.log is not None and not report.logs:
-            raise NotFound(f"{report.path}: no log {asked.log!r}")
-        report.nouns, report.complete = self.nouns, not asked.quick
-        report.unread = self.unread_at(asked.path, asked.disk) if asked.log is None else []
+        report = self.look(request)
+        if request.log is not None and not report.logs:
+            raise NotFound(f"{report.path}: no log {request.log!r}")
+        report.nouns, report.complete = self.nouns, not request.quick
+        report.unread = self.unread_at(request.path, request.disk) if request.log is None else []
         report.seconds = round(time.monotonic() - started, 3)
         return report
 
@@ -277,8 +279,8 @@ class Layout(ABC):
         threads: int = THREADS,
     ) -> SalvageReport:
         """All that is sound at `path` into a new directory at `out`. The source is only read."""
-        asked = Look(path=path, log=log, key=key, disk=disk, progress=progress, threads=max(threads, 1))
-        return salvage_by_copy(self, asked, out)
+        request = Look(path=path, log=log, key=key, disk=disk, progress=progress, threads=max(threads, 1))
+        return salvage_by_copy(self, request, out)
 
     # Checks in pieces
 
@@ -348,9 +350,9 @@ class Layout(ABC):
         """`copy_options` with these, under the product's names."""
         bare = self.copy_options()
         spelled = {theirs: ours for ours, theirs in self.options.names.items()}
-        asked = {spelled.get(name, name): value for name, value in given.items()}
+        request = {spelled.get(name, name): value for name, value in given.items()}
         base = {} if bare is None else bare.fields()
-        return self.options.of(base | asked) if base or asked else None
+        return self.options.of(base | request) if base or request else None
 
     def read_server_config(self, given: Mapping[str, Any]) -> ServerConfig | None:
         """Directory and options from the server's own configuration file, read into plain values; None where a server's

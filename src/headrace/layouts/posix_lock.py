@@ -69,8 +69,8 @@ def holder(path: str) -> int | None:
     except (OSError, DiskFault):
         return None
     try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+        lock = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(file, fcntl.F_GETLK, lock)
         kind, _, _, _, pid = struct.unpack(_FLOCK, answer[: struct.calcsize(_FLOCK)])
         return pid if kind != fcntl.F_UNLCK else None
     except OSError:

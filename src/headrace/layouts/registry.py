@@ -202,10 +202,10 @@ def open_volume(
             raise BadInput(f"{path}: a {layout_named(chosen).label} directory, opened as {layout!r}")
     where = layout_named(chosen)
     own = {name: value for name, value in options.items() if name not in _REQUEST}
-    asked: dict[str, Any] = {name: value for name, value in options.items() if name in _REQUEST}
-    if asked.get("clock", ...) is None:
-        del asked["clock"]
-    request = OpenRequest(mode=mode, create=create, options=where.options.of(own) if own else None, **asked)
+    fields: dict[str, Any] = {name: value for name, value in options.items() if name in _REQUEST}
+    if fields.get("clock", ...) is None:
+        del fields["clock"]
+    request = OpenRequest(mode=mode, create=create, options=where.options.of(own) if own else None, **fields)
     return where.open(path, request)
 
 

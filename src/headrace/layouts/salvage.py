@@ -81,14 +81,16 @@ class SalvageReport:
         return {**plain(self), "messages": self.messages, "complete": self.complete}
 
 
-def salvage_by_copy(layout: Layout, asked: Look, out: str) -> SalvageReport:
+def salvage_by_copy(layout: Layout, request: Look, out: str) -> SalvageReport:
     """Log by log, from one volume into the other."""
     from headrace.layouts.layout import OpenRequest
 
-    disk = asked.disk
+    disk = request.disk
     on = disk or Disk.real()
-    target = check_target(on, asked.path, out)
-    checked = layout.verify(asked.path, log=asked.log, disk=disk, key=asked.key, threads=asked.threads)
+    target = check_target(on, request.path, out)
+    checked = layout.verify(
+        request.path, log=request.log, disk=disk, key=request.key, threads=request.threads
+    )
     report = SalvageReport(checked.path, target, [], unread=checked.unread)
     total, done = max(checked.file_bytes, 1), 0
 
@@ -96,7 +98,7 @@ def salvage_by_copy(layout: Layout, asked: Look, out: str) -> SalvageReport:
         nonlocal done
         into = OpenRequest(options=layout.copy_options(), disk=disk)
         with (
-            layout.open(asked.path, OpenRequest(disk=disk, key=asked.key)) as source,
+            layout.open(request.path, OpenRequest(disk=disk, key=request.key)) as source,
             layout.create(building, into) as copy,
         ):
             for seen in checked.logs:
@@ -109,12 +111,12 @@ def salvage_by_copy(layout: Layout, asked: Look, out: str) -> SalvageReport:
                 except HeadraceError as problem:
                     saved.problems.append(str(problem))
                 done += sum(row.file_bytes for row in seen.file_rows())
-                if asked.progress is not None:
-                    asked.progress(min(done, total), total)
+                if request.progress is not None:
+                    request.progress(min(done, total), total)
         shared = checked.shared()
         if shared is not None and not shared.sound:
             report.streams.append(SavedLog(shared.name, damage=shared.findings, problems=shared.problems))
-        report.copy_sound = layout.verify(building, disk=disk, threads=asked.threads).sound
+        report.copy_sound = layout.verify(building, disk=disk, threads=request.threads).sound
 
     build_beside(on, target, fill)
     return report

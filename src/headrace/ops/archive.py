@@ -152,24 +152,24 @@ def archive(
     released: Released | None = None,
 ) -> ArchiveResult:
     """Add everything new of the store `source` (or of `volume`, already opened) to the archive `target`."""
-    asked, engine = options or ArchiveOptions(), engine or Threads()
-    asked.check()
+    options, engine = options or ArchiveOptions(), engine or Threads()
+    options.check()
     started = time.monotonic()
     only_read(target, "an archive's target")
     own = volume is None
-    opened = open_volume(source, key=asked.key) if volume is None else volume
+    opened = open_volume(source, key=options.key) if volume is None else volume
     try:
-        result = ArchiveResult(source, target, asked.format, engine.name, [], dry_run=dry_run)
-        result.unread = layout_at(source).unread_at(source) if own and not asked.logs else []
+        result = ArchiveResult(source, target, options.format, engine.name, [], dry_run=dry_run)
+        result.unread = layout_at(source).unread_at(source) if own and not options.logs else []
         if dry_run:
-            known = _committed(target, asked)
-            plan = _plan(opened, asked, "", known, result)
+            known = _committed(target, options)
+            plan = _plan(opened, options, "", known, result)
             result.groups = [(group.log, group.first, group.next, group.size_bytes) for _, group in plan]
             result.blocks = len(plan)
         else:
-            ledger = open_ledger(target, _origin(opened), asked)
+            ledger = open_ledger(target, _origin(opened), options)
             try:
-                plan = _plan(opened, asked, ledger.place, ledger.log, result)
+                plan = _plan(opened, options, ledger.place, ledger.log, result)
                 run_groups(plan, ledger, engine, result, progress, released)
                 result.rows_all = ledger.rows
             finally:
@@ -191,24 +191,24 @@ def _incarnation(volume: Volume, log: Log) -> str:
     return str(parse_time_ns(log.incarnation)) if volume.layout == SERVER else log.incarnation
 
 
-def open_ledger(target: str, layout: str, asked: ArchiveOptions) -> Ledger:
+def open_ledger(target: str, layout: str, options: ArchiveOptions) -> Ledger:
     """By the format that is asked for."""
-    if asked.format == "parquet":
-        return archives().ledger(target, layout, asked.by)
-    if asked.format == "delta":
+    if options.format == "parquet":
+        return archives().ledger(target, layout, options.by)
+    if options.format == "delta":
         from headrace.ops.lake import DeltaLedger
 
-        return DeltaLedger(target, archives().division(asked.by))
-    if asked.format == "iceberg":
+        return DeltaLedger(target, archives().division(options.by))
+    if options.format == "iceberg":
         from headrace.ops.lake import IcebergLedger
 
-        return IcebergLedger(target, archives().division(asked.by))
-    raise BadInput(f"format {asked.format!r}; known are: parquet, delta, iceberg")
+        return IcebergLedger(target, archives().division(options.by))
+    raise BadInput(f"format {options.format!r}; known are: parquet, delta, iceberg")
 
 
-def _committed(target: str, asked: ArchiveOptions) -> Callable[[str, str], ArchivedLog]:
+def _committed(target: str, options: ArchiveOptions) -> Callable[[str, str], ArchivedLog]:
     """For a plan only: nothing is locked or made."""
-    logs = archives().committed(target) if asked.format == "parquet" else {}
+    logs = archives().committed(target) if options.format == "parquet" else {}
     return lambda name, incarnation: logs.get(name) or ArchivedLog(id=incarnation)
 
 
@@ -217,23 +217,23 @@ Planned = tuple[ArchivedLog, Group]
 
 def _plan(
     volume: Volume,
-    asked: ArchiveOptions,
+    options: ArchiveOptions,
     place: str,
     known: Callable[[str, str], ArchivedLog],
     result: ArchiveResult,
 ) -> list[Planned]:
     plan: list[Planned] = []
-    for name in chosen(volume, asked.logs):
+    for name in chosen(volume, options.logs):
         log = volume.open(name)
         entry = known(name, _incarnation(volume, log))
-        row, groups = _plan_log(log, entry, asked, place)
+        row, groups = _plan_log(log, entry, options, place)
         plan += [(entry, group) for group in groups]
         result.logs.append(row)
     return plan
 
 
 def _plan_log(
-    log: Log, entry: ArchivedLog, asked: ArchiveOptions, place: str
+    log: Log, entry: ArchivedLog, options: ArchiveOptions, place: str
 ) -> tuple[LogArchived, Sequence[Group]]:
     state = log.state()
     start = entry.next
@@ -242,17 +242,17 @@ def _plan_log(
         start = state.first_seq
     elif start < state.first_seq <= state.last_seq + 1:
         row.lost = [(start, state.first_seq)]
-        if not asked.lost_ok:
+        if not options.lost_ok:
             raise BadInput(
                 f"log {log.name} no longer holds {start} to {state.first_seq - 1}: retention or a purge took them before they "
                 "were archived; --lost-ok goes on without them"
             )
         entry.lost.append((start, state.first_seq))
         start = state.first_seq
-    how = asked.write_options(place)
+    how = options.write_options(place)
     tasks = sorted(log.scan_tasks(), key=lambda task: (task.first, task.next))
     # The newest block still grows. It is complete for this run when the asked end lies in it.
-    if tasks and not asked.newest and (how.end is None or tasks[-1].next < how.end):
+    if tasks and not options.newest and (how.end is None or tasks[-1].next < how.end):
         row.left = max(tasks[-1].next - max(tasks[-1].first, start), 0)
         tasks.pop()
     groups = archives().groups(log.name, tasks, start, how)

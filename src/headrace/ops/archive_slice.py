@@ -29,18 +29,18 @@ def archive_slice(
     keep: bool = False,
 ) -> ArchiveResult:
     """Archive the slice, then remove its files. One that is in the archive already is only removed."""
-    asked, started = options or ArchiveOptions(), time.monotonic()
-    asked.check()
+    options, started = options or ArchiveOptions(), time.monotonic()
+    options.check()
     if not channel:
         raise BadInput("the channel's name is empty")
     for path in (data, index):
         if not Path(path).is_file():
             raise NotFound(f"{path}: no such file")
-    task = layout_named(LAYOUT).lone_task(channel, (data, index), asked.key)
+    task = layout_named(LAYOUT).lone_task(channel, (data, index), options.key)
     engine = Threads(1)
     row = LogArchived(channel, "", task.first if task else 0, task.next if task else 0)
     result = ArchiveResult(data, target, "parquet", engine.name, [row])
-    ledger = archives().ledger(target, LAYOUT, asked.by, WAIT_S)
+    ledger = archives().ledger(target, LAYOUT, options.by, WAIT_S)
     try:
         entry = ledger.log(channel, "")
         if task is not None and not entry.covers(task.first, task.next):
@@ -49,7 +49,7 @@ def archive_slice(
                     f"{data}: a part of {task.first} to {task.next - 1} is in {target} already, and a part is not; "
                     "archive it into another directory"
                 )
-            groups = archives().groups(channel, [task], task.first, asked.write_options(ledger.place))
+            groups = archives().groups(channel, [task], task.first, options.write_options(ledger.place))
             run_groups([(entry, group) for group in groups], ledger, engine, result)
         result.rows_all = ledger.rows
     finally:

@@ -62,10 +62,10 @@ class Conversion:
     options: Mapping[str, Any]
 
 
-def convert_one(asked: Conversion) -> ConvertReport:
+def convert_one(conversion: Conversion) -> ConvertReport:
     """In a worker, all of it."""
-    options: dict[str, Any] = {"threads": os.cpu_count() or 1, **asked.options}
-    return convert_here(asked.source, asked.target, asked.to, **options)
+    options: dict[str, Any] = {"threads": os.cpu_count() or 1, **conversion.options}
+    return convert_here(conversion.source, conversion.target, conversion.to, **options)
 
 
 def convert(

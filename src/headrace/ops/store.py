@@ -72,8 +72,8 @@ def open_store(
         raise BadInput(f"{path}: {where.needs_server}")
     taken = where.options.of(options or {})
     report = OpenReport(checked, chosen, where.product, taken.spelled(), taken.changed())
-    asked = OpenRequest(mode="rw", create=create, durability=durability, options=taken, disk=disk, key=key)
-    volume = where.open(checked, asked)
+    request = OpenRequest(mode="rw", create=create, durability=durability, options=taken, disk=disk, key=key)
+    volume = where.open(checked, request)
     with volume:
         for name in volume.logs():
             report.logs.append(OpenedLog(name, volume.open(name).state()))

@@ -27,7 +27,7 @@ from headrace.server.auth.users import Identity
 from headrace.server.reports.accounts import account_info, account_stats, accountz, accstatz, find, subsz
 from headrace.server.reports.cluster import gatewayz, leafz, routez
 from headrace.server.reports.connz import connz
-from headrace.server.reports.form import Asked, now
+from headrace.server.reports.form import QueryParams, now
 from headrace.server.reports.healthz import healthz
 from headrace.server.reports.jsz import account_jsz, jsz
 from headrace.server.reports.varz import statsz, varz
@@ -44,8 +44,8 @@ CONNECTIONS_EVENT = "io.nats.server.advisory.v1.account_connections"
 _JETSTREAM_FLAG = 1
 _sequence = itertools.count(1)
 
-Report = Callable[[ServerView, Asked], Any]
-AccountReport = Callable[[ServerView, str, Asked], Any]
+Report = Callable[[ServerView, QueryParams], Any]
+AccountReport = Callable[[ServerView, str, QueryParams], Any]
 
 
 def answer(view: ServerView, subject: str, payload: bytes, identity: Identity) -> bytes | None:
@@ -53,7 +53,7 @@ def answer(view: ServerView, subject: str, payload: bytes, identity: Identity) -
     words = subject.removeprefix(PREFIX).split(".")
     is_system = identity.account == view.facts().options.system_account
     try:
-        asked, values = _read(payload)
+        params, values = _read(payload)
     except BadInput as error:
         return _encoded({"server": server_info(view), "error": {"code": 400, "description": str(error)}})
     if not _is_meant(view, values):
@@ -61,11 +61,11 @@ def answer(view: ServerView, subject: str, payload: bytes, identity: Identity) -
     if words == ["USER", "INFO"]:
         return _wrapped(view, lambda: user_info(identity))
     if not is_system:
-        return _of_own_account(view, words, asked, identity.account)
+        return _of_own_account(view, words, params, identity.account)
     if words[0] == "SERVER" and words[1:2] and words[1] in ("PING", view.facts().id):
-        return _of_server(view, words, asked, values)
+        return _of_server(view, words, params, values)
     if words[0] == "ACCOUNT" and len(words) == 3:
-        return _of_account(view, words[1], words[2], asked)
+        return _of_account(view, words[1], words[2], params)
     return None
 
 
@@ -127,7 +127,7 @@ def _permissions(found: Permissions) -> dict[str, Any]:
     return document
 
 
-def _nothing(view: ServerView, asked: Asked) -> dict[str, Any]:
+def _nothing(view: ServerView, params: QueryParams) -> dict[str, Any]:
     return {}
 
 
@@ -145,15 +145,17 @@ _SERVER: dict[str, Report] = {
 }
 _ACCOUNT: dict[str, AccountReport] = {
     "INFO": lambda view, account, _: account_info(view, account),
-    "CONNZ": lambda view, account, asked: connz(view, asked, account),
-    "SUBSZ": lambda view, account, asked: subsz(view, asked, account, listed=True),
+    "CONNZ": lambda view, account, params: connz(view, params, account),
+    "SUBSZ": lambda view, account, params: subsz(view, params, account, listed=True),
     "JSZ": account_jsz,
-    "STATZ": lambda view, account, asked: accstatz(view, asked, [account]),
-    "LEAFZ": lambda view, _, asked: leafz(view, asked),
+    "STATZ": lambda view, account, params: accstatz(view, params, [account]),
+    "LEAFZ": lambda view, _, params: leafz(view, params),
 }
 
 
-def _of_server(view: ServerView, words: list[str], asked: Asked, values: dict[str, Any]) -> bytes | None:
+def _of_server(
+    view: ServerView, words: list[str], params: QueryParams, values: dict[str, Any]
+) -> bytes | None:
     kind = words[2] if len(words) == 3 else "STATSZ" if words == ["SERVER", "PING"] else ""
     if kind == "STATSZ":
         return _encoded({"server": server_info(view), "statsz": statsz(view)})
@@ -161,21 +163,21 @@ def _of_server(view: ServerView, words: list[str], asked: Asked, values: dict[st
         facts = view.facts()
         return _encoded({"name": facts.name, "host": facts.host, "id": facts.id})
     if kind == "HEALTHZ":
-        code, document = healthz(view, asked)
+        code, document = healthz(view, params)
         return _encoded({"server": server_info(view), "data": {**document, "status_code": code}})
     if words[1] != "PING" and kind in ("RELOAD", "KICK"):
         return _done(view, view.reload() if kind == "RELOAD" else _kick(view, values))
     report = _SERVER.get(kind)
-    return None if report is None else _wrapped(view, lambda: report(view, asked))
+    return None if report is None else _wrapped(view, lambda: report(view, params))
 
 
-def _of_account(view: ServerView, account: str, kind: str, asked: Asked) -> bytes | None:
+def _of_account(view: ServerView, account: str, kind: str, params: QueryParams) -> bytes | None:
     if account == "PING" and kind == "STATZ":
-        return _wrapped(view, lambda: accstatz(view, asked))
+        return _wrapped(view, lambda: accstatz(view, params))
     if kind == "CONNS":
         return _connections_event(view, account)
     report = _ACCOUNT.get(kind)
-    return None if report is None else _wrapped(view, lambda: report(view, account, asked))
+    return None if report is None else _wrapped(view, lambda: report(view, account, params))
 
 
 def _connections_event(view: ServerView, account: str) -> bytes | None:
@@ -188,12 +190,12 @@ def _connections_event(view: ServerView, account: str) -> bytes | None:
     return _encoded({**head, "server": server_info(view), **stats})
 
 
-def _of_own_account(view: ServerView, words: list[str], asked: Asked, account: str) -> bytes | None:
+def _of_own_account(view: ServerView, words: list[str], params: QueryParams, account: str) -> bytes | None:
     """A client sees its own account, whatever its request names."""
     if words in (["SERVER", "PING", "CONNZ"], ["ACCOUNT", "PING", "CONNZ"]):
-        return _wrapped(view, lambda: connz(view, asked, account))
+        return _wrapped(view, lambda: connz(view, params, account))
     if words == ["ACCOUNT", "PING", "STATZ"]:
-        return _wrapped(view, lambda: accstatz(view, asked, [account]))
+        return _wrapped(view, lambda: accstatz(view, params, [account]))
     return None
 
 
@@ -221,9 +223,9 @@ def _encoded(document: dict[str, Any]) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _read(payload: bytes) -> tuple[Asked, dict[str, Any]]:
+def _read(payload: bytes) -> tuple[QueryParams, dict[str, Any]]:
     if not payload.strip():
-        return Asked(), {}
+        return QueryParams(), {}
     try:
         values = msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -231,7 +233,7 @@ def _read(payload: bytes) -> tuple[Asked, dict[str, Any]]:
     if not isinstance(values, dict):
         raise BadInput("invalid JSON: expected an object")
     kept: dict[str, Any] = {str(key): value for key, value in values.items()}  # pyright: ignore
-    return Asked(kept), kept
+    return QueryParams(kept), kept
 
 
 def _is_meant(view: ServerView, values: dict[str, Any]) -> bool:

@@ -15,8 +15,8 @@ from headrace.spark.stream import FileStream
 class AckStream(FileStream):
     """Micro-batches of events."""
 
-    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
-        super().__init__(narrowed(asked), list(NEEDED))
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+        super().__init__(narrowed(options), list(NEEDED))
         self._shown = columns
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -59,16 +59,16 @@ COLUMNS: Columns = {
 }
 
 
-def narrowed(asked: ReadOptions) -> ReadOptions:
+def narrowed(options: ReadOptions) -> ReadOptions:
     """Only the streams that capture events, and of them only events. NotFound says how to make one."""
     with ExitStack() as stack:
-        names = [place.log.name for place in places(asked, stack) if _captures(place.log)]
+        names = [place.log.name for place in places(options, stack) if _captures(place.log)]
     if not names:
         raise NotFound(
-            f"headrace source: no stream in {asked.path} captures {EVENTS}; `headrace pipeline health --setup` makes one "
+            f"headrace source: no stream in {options.path} captures {EVENTS}; `headrace pipeline health --setup` makes one "
             "on a running server"
         )
-    return replace(asked, logs=tuple(dict.fromkeys(names)), subjects=asked.subjects or (EVENTS,))
+    return replace(options, logs=tuple(dict.fromkeys(names)), subjects=options.subjects or (EVENTS,))
 
 
 def _captures(log: Log) -> bool:
@@ -80,8 +80,8 @@ def _captures(log: Log) -> bool:
 class AckReader(BlockReader):
     """A batch of events."""
 
-    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
-        super().__init__(narrowed(asked), list(NEEDED))
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+        super().__init__(narrowed(options), list(NEEDED))
         self._shown = columns
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -15,14 +15,14 @@ from headrace.spark.planning import parts, rows
 class BlockReader(OneLineErrors, DataSourceReader):
     """Plans on the driver, reads in the workers."""
 
-    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
-        self._asked, self._columns = asked, columns
-        self._predicate = asked.predicate()
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+        self._options, self._columns = options, columns
+        self._predicate = options.predicate()
 
     def partitions(self) -> list[InputPartition]:
         """What may hold a match, in pieces of about `targetPartitionBytes`. The store is only read."""
-        return parts(self._asked, self._predicate, self._columns)
+        return parts(self._options, self._predicate, self._columns)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The messages of one piece."""
-        yield from rows(partition, self._columns, self._asked.mode)
+        yield from rows(partition, self._columns, self._options.mode)

@@ -8,20 +8,20 @@ from headrace.spark.options import ReadOptions
 from headrace.spark.stream import FileStream, Offset
 
 
-def greedy(kind: type[FileStream], asked: ReadOptions, columns: list[str]) -> FileStream:
+def greedy(kind: type[FileStream], options: ReadOptions, columns: list[str]) -> FileStream:
     """A reader of that kind. BadInput for what needs to know where the query is."""
     for name, value in (
-        ("maxRowsPerTrigger", asked.max_rows),
-        ("maxBytesPerTrigger", asked.max_bytes),
-        ("maxFilesPerTrigger", asked.max_files),
-        ("minRowsPerTrigger", asked.min_rows),
-        ("durable", asked.durable),
+        ("maxRowsPerTrigger", options.max_rows),
+        ("maxBytesPerTrigger", options.max_bytes),
+        ("maxFilesPerTrigger", options.max_files),
+        ("minRowsPerTrigger", options.min_rows),
+        ("durable", options.durable),
     ):
         if value is not None:
             raise BadInput(
                 f"headrace source: {name} needs PySpark 4.2 or newer, which tells a source where its query is"
             )
-    reader = kind(asked, columns)
+    reader = kind(options, columns)
     limited = reader.latestOffset
     said: Offset | None = None
 

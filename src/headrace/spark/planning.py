@@ -58,34 +58,34 @@ def directories(path: str) -> list[str]:
     return found
 
 
-def places(asked: ReadOptions, stack: ExitStack) -> list[Place]:
+def places(options: ReadOptions, stack: ExitStack) -> list[Place]:
     """Every log that is asked for, opened for reading until the stack closes."""
-    filed = _filed(asked, stack) if asked.path else []
-    return filed if asked.access is None else _served(asked, filed, stack)
+    filed = _filed(options, stack) if options.path else []
+    return filed if options.access is None else _served(options, filed, stack)
 
 
-def _filed(asked: ReadOptions, stack: ExitStack) -> list[Place]:
-    paths = directories(asked.path)
+def _filed(options: ReadOptions, stack: ExitStack) -> list[Place]:
+    paths = directories(options.path)
     found: list[Place] = []
     for path in paths:
-        volume = stack.enter_context(open_volume(path, key=asked.key))
+        volume = stack.enter_context(open_volume(path, key=options.key))
         names = volume.logs()
         # With a server beside the files a stream may be in one of the two only.
-        chosen = (asked.chosen if asked.access is None else asked.present)(names, volume.origin)
+        chosen = (options.chosen if options.access is None else options.present)(names, volume.origin)
         for name in chosen:
             key = name if len(paths) == 1 else f"{path}:{name}"
             found.append(Place(key, volume.open(name)))
     return found
 
 
-def _served(asked: ReadOptions, filed: list[Place], stack: ExitStack) -> list[Place]:
+def _served(options: ReadOptions, filed: list[Place], stack: ExitStack) -> list[Place]:
     """The streams of a server; where there are files of one too, both as one log."""
     from headrace.client import ServerVolume
     from headrace.spark.hybrid import HybridLog
 
-    assert asked.access is not None
-    volume = stack.enter_context(ServerVolume(asked.access))
-    names = list(asked.logs) if asked.plain_logs else asked.chosen(volume.logs(), volume.layout)
+    assert options.access is not None
+    volume = stack.enter_context(ServerVolume(options.access))
+    names = list(options.logs) if options.plain_logs else options.chosen(volume.logs(), volume.layout)
     cold = {place.key: place.log for place in filed}
     found: list[Place] = []
     for name in names:
@@ -160,7 +160,7 @@ def joined(tasks: list[ScanTask]) -> list[ScanTask]:
     return found
 
 
-def parts(asked: ReadOptions, predicate: Predicate, columns: Sequence[str]) -> list[InputPartition]:
+def parts(options: ReadOptions, predicate: Predicate, columns: Sequence[str]) -> list[InputPartition]:
     """The partitions of a batch query."""
 
     def weigh(task: ScanTask) -> int:
@@ -169,10 +169,10 @@ def parts(asked: ReadOptions, predicate: Predicate, columns: Sequence[str]) -> l
         return task.size_bytes if known is None else (known.next - known.first) * NUMBER_BYTES
 
     with ExitStack() as stack:
-        found = places(asked, stack)
+        found = places(options, stack)
         tasks = [task for place in found for task in place.log.scan_tasks(predicate)]
         known = tuple(each for place in found for each in place.log.unreachable_damage())
-    groups = packed(tasks, asked.target_bytes, asked.min_partitions, weigh)
+    groups = packed(tasks, options.target_bytes, options.min_partitions, weigh)
     made: list[InputPartition] = [Part(joined(group), predicate) for group in groups]
     return [*made, Part([], predicate, known)] if known else made
 

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.errors import BadInput
-from headrace.spark.asked_columns import checked, columns_of
 from headrace.spark.batch import BlockReader
 from headrace.spark.columns import schema_text
 from headrace.spark.one_line import OneLineErrors
 from headrace.spark.options import LATEST, LOG_VIEW, ReadOptions, read_options
+from headrace.spark.requested_columns import checked, columns_of
 
 SCHEMA = (
     "seq bigint, time timestamp, time_ns bigint, log string, subject string, key binary, "
@@ -37,16 +37,16 @@ class HeadraceSource(OneLineErrors, DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._given = options
-        self._asked: ReadOptions | None = None
+        self._requested: ReadOptions | None = None
 
     @property
-    def asked(self) -> ReadOptions:
+    def requested(self) -> ReadOptions:
         """What a reader is asked for; a writer has options of its own."""
-        if self._asked is None:
-            self._asked = read_options(self._given)
-            if not self._asked.path and self._asked.access is None:
+        if self._requested is None:
+            self._requested = read_options(self._given)
+            if not self._requested.path and self._requested.access is None:
                 raise BadInput("headrace source: give a directory, load('/path/to/store'), or url=nats://…")
-        return self._asked
+        return self._requested
 
     @classmethod
     def name(cls) -> str:
@@ -55,45 +55,45 @@ class HeadraceSource(OneLineErrors, DataSource):
 
     def schema(self) -> str:
         """All columns, or those of the option `columns`."""
-        return schema_text(columns_of(self.asked), self.asked.columns)
+        return schema_text(columns_of(self.requested), self.requested.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader for the columns of `schema`."""
-        if self.asked.start == LATEST:
+        if self.requested.start == LATEST:
             raise BadInput("headrace source: startingFrom=latest is for streams; a batch would read nothing")
-        columns = checked(self.asked, schema.fieldNames())
-        if self.asked.view != LOG_VIEW:
+        columns = checked(self.requested, schema.fieldNames())
+        if self.requested.view != LOG_VIEW:
             from headrace.spark.views import view_reader
 
-            return view_reader(self.asked, columns)
-        if not self.asked.pushdown:
-            return BlockReader(self.asked, columns)
+            return view_reader(self.requested, columns)
+        if not self.requested.pushdown:
+            return BlockReader(self.requested, columns)
         try:
             from headrace.spark.pushdown import FilteringReader
         except ImportError:
             raise BadInput("headrace source: pushdown needs PySpark 4.1 or newer") from None
-        return FilteringReader(self.asked, columns)
+        return FilteringReader(self.requested, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of micro-batches for the columns of `schema`."""
         from headrace.spark.limits import ADMITS
         from headrace.spark.stream import FileStream
 
-        columns = checked(self.asked, schema.fieldNames())
+        columns = checked(self.requested, schema.fieldNames())
         kind = FileStream
-        if self.asked.view == "acks":
+        if self.requested.view == "acks":
             from headrace.spark.ack_stream import AckStream
 
             kind = AckStream
-        elif self.asked.view != LOG_VIEW:
+        elif self.requested.view != LOG_VIEW:
             raise BadInput(
-                f"headrace source: view={self.asked.view} is a table, not a stream: use spark.read"
+                f"headrace source: view={self.requested.view} is a table, not a stream: use spark.read"
             )
         if not ADMITS:
             from headrace.spark.greedy import greedy
 
-            return greedy(kind, self.asked, columns)
-        return kind(self.asked, columns)
+            return greedy(kind, self.requested, columns)
+        return kind(self.requested, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Rows into a server's stream, or into a directory."""

@@ -54,8 +54,8 @@ class Ends(NamedTuple):
 class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches over directories."""
 
-    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
-        self._asked, self._columns = asked, columns
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+        self._options, self._columns = options, columns
         self._seen: dict[str, Ends] | None = None
         self._look_again = 0.0
         self._initial: Offset | None = None
@@ -70,17 +70,17 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
         """Where a new query begins. ReadOptions twice by Spark: "latest" must be the same both times."""
         if self._initial is None:
             with ExitStack() as stack:
-                begins = {place.key: self._begin(place) for place in places(self._asked, stack)}
+                begins = {place.key: self._begin(place) for place in places(self._options, stack)}
             self._initial = _offset(begins)
         return self._initial
 
     def _begin(self, place: Place) -> tuple[str, int]:
-        asked, ends = self._asked, _ends(place, self._asked)
-        at = ends.next if asked.start == LATEST else ends.first
-        if asked.first is not None:
-            at = min(max(at, asked.first), ends.next)
-        if asked.since_ns is not None:
-            at = min(max(at, place.log.seq_from_time(asked.since_ns)), ends.next)
+        options, ends = self._options, _ends(place, self._options)
+        at = ends.next if options.start == LATEST else ends.first
+        if options.first is not None:
+            at = min(max(at, options.first), ends.next)
+        if options.since_ns is not None:
+            at = min(max(at, place.log.seq_from_time(options.since_ns)), ends.next)
         return ends.id, at
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -103,7 +103,7 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _should_wait(self, waiting: int) -> bool:
         """`minRowsPerTrigger`: few new rows wait for more, but not longer than `maxTriggerDelay`."""
-        least, delay = self._asked.min_rows, self._asked.max_delay_ns
+        least, delay = self._options.min_rows, self._options.max_delay_ns
         if not waiting or least is None or waiting >= least:
             self._waiting_since = None
             return False
@@ -134,21 +134,21 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _tasks(self, ranges: dict[str, tuple[int, int]]) -> Iterator[tuple[str, ScanTask]]:
         with ExitStack() as stack:
-            for place in places(self._asked, stack):
+            for place in places(self._options, stack):
                 at, end = ranges.get(place.key, (0, 0))
                 if at < end:
-                    want = replace(self._asked.predicate(), first=at, next=end)
+                    want = replace(self._options.predicate(), first=at, next=end)
                     for task in place.log.scan_tasks(want):
                         yield place.key, task
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """By the options."""
-        asked = self._asked
-        if asked.max_rows is not None:
-            return ReadMaxRows(asked.max_rows)
-        if asked.max_bytes is not None:
-            return ReadMaxBytes(asked.max_bytes)
-        return ReadMaxFiles(asked.max_files) if asked.max_files is not None else ReadAllAvailable()
+        options = self._options
+        if options.max_rows is not None:
+            return ReadMaxRows(options.max_rows)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadMaxFiles(options.max_files) if options.max_files is not None else ReadAllAvailable()
 
     def reportLatestOffset(self) -> Offset:
         """Everything there is: the difference to the batch's end is the lag."""
@@ -163,10 +163,12 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
         now = time.monotonic()
         if self._seen is None or now >= self._look_again:
             with ExitStack() as stack:
-                self._seen = {place.key: _ends(place, self._asked) for place in places(self._asked, stack)}
+                self._seen = {
+                    place.key: _ends(place, self._options) for place in places(self._options, stack)
+                }
             # A remote place answers slowly and is paid by the request.
             done = time.monotonic()
-            far = is_remote(self._asked.path)
+            far = is_remote(self._options.path)
             self._look_again = (
                 now + LOOK_EVERY_S if not far else done + max(LOOK_FAR_EVERY_S, 5 * (done - now))
             )
@@ -179,14 +181,14 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
         began, ended = _read(start), _read(end)
         tasks: list[InputPartition] = []
         with ExitStack() as stack:
-            found = {place.key: place for place in places(self._asked, stack)}
+            found = {place.key: place for place in places(self._options, stack)}
             for key, (id, following) in ended.items():
                 if key not in found:
                     if began.get(key, (id, 0))[1] < following:
-                        raise NotFound(f"headrace source: log {key} is no longer in {self._asked.place}")
+                        raise NotFound(f"headrace source: log {key} is no longer in {self._options.place}")
                     continue
                 place = found[key]
-                ends = _ends(place, self._asked)
+                ends = _ends(place, self._options)
                 if id != ends.id:
                     raise BadInput(
                         f"headrace source: log {key} was deleted and made again (it was {id}, now it is {ends.id}); "
@@ -195,11 +197,11 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
                 at = began.get(key, (id, ends.first))[1]
                 if at < min(ends.first, following):
                     # Whoever stops wants to know all of it; whoever goes on meets the rest in the next batches.
-                    end_of_gap = ends.first if self._asked.fail_on_loss else min(ends.first, following)
+                    end_of_gap = ends.first if self._options.fail_on_loss else min(ends.first, following)
                     self._missing(key, at, end_of_gap - 1)
-                want = replace(self._asked.predicate(), first=at, next=following)
+                want = replace(self._options.predicate(), first=at, next=following)
                 groups = packed(
-                    place.log.scan_tasks(want), self._asked.target_bytes, self._asked.min_partitions
+                    place.log.scan_tasks(want), self._options.target_bytes, self._options.min_partitions
                 )
                 tasks += [Part(joined(group), want) for group in groups if at < following]
                 if at < following and (known := place.log.unreachable_damage()):
@@ -211,42 +213,47 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
             f"headrace source: log {key} no longer holds {first} to {last}: retention or a purge took them before they were read. "
             "failOnDataLoss=false goes on without them"
         )
-        if self._asked.fail_on_loss:
+        if self._options.fail_on_loss:
             raise BadInput(text)
         LOG.warning("%s", text)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """In a worker: the messages of one piece."""
-        yield from rows(partition, self._columns, self._asked.mode)
+        yield from rows(partition, self._columns, self._options.mode)
 
     def commit(self, end: Offset) -> None:
         """A batch behind, and never for the last one: advice for the server, nothing that is relied on."""
         self._tell(_read(end))
 
     def _tell(self, reached: dict[str, tuple[str, int]]) -> None:
-        asked = self._asked
-        if asked.durable is None or asked.access is None:
+        options = self._options
+        if options.durable is None or options.access is None:
             return
         from headrace.client import Hold, shared_connection
 
         for log, (_, following) in reached.items():
             try:
                 if log not in self._holds:
-                    self._holds[log] = Hold(shared_connection(asked.access), log, asked.durable, following)
+                    self._holds[log] = Hold(
+                        shared_connection(options.access), log, options.durable, following
+                    )
                 self._holds[log].advance(following)
             except (ConnectionLost, ServerRefused) as problem:
                 LOG.warning(
-                    "headrace source: the consumer %s of %s does not follow: %s", asked.durable, log, problem
+                    "headrace source: the consumer %s of %s does not follow: %s",
+                    options.durable,
+                    log,
+                    problem,
                 )
 
 
-def _ends(place: Place, asked: ReadOptions) -> Ends:
+def _ends(place: Place, options: ReadOptions) -> Ends:
     state = place.log.state()
     following = state.last_seq + 1
-    if asked.next is not None:
-        following = min(following, asked.next)
-    if asked.until_ns is not None:
-        following = min(following, place.log.seq_from_time(asked.until_ns))
+    if options.next is not None:
+        following = min(following, options.next)
+    if options.until_ns is not None:
+        following = min(following, place.log.seq_from_time(options.until_ns))
     return Ends(place.log.incarnation, min(state.first_seq, following), following)
 
 

@@ -74,8 +74,8 @@ class Pieces(InputPartition, Versioned):
 class View(OneLineErrors, DataSourceReader):
     """A view over directories; subclasses plan and work."""
 
-    def __init__(self, asked: ReadOptions, columns: list[str]) -> None:
-        self._asked, self._columns = asked, columns
+    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+        self._options, self._columns = options, columns
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """In a worker. (An empty plan arrives as no partition.)"""
@@ -90,10 +90,10 @@ class View(OneLineErrors, DataSourceReader):
 
     def names(self, path: str) -> list[str] | None:
         """The logs that are asked for by name; None for all. What is damaged needs not open for that."""
-        if not self._asked.logs:
+        if not self._options.logs:
             return None
-        with open_volume(path, key=self._asked.key) as volume:
-            return self._asked.chosen(volume.logs(), volume.origin)
+        with open_volume(path, key=self._options.key) as volume:
+            return self._options.chosen(volume.logs(), volume.origin)
 
 
 class Checks(View):
@@ -101,13 +101,13 @@ class Checks(View):
 
     def partitions(self) -> list[InputPartition]:
         """Neighbouring files together, up to `targetPartitionBytes`."""
-        asked = self._asked
+        options = self._options
         tasks = [
             task
-            for path in directories(asked.path)
-            for task in layout_at(path).check_tasks(path, self.names(path), asked.key)
+            for path in directories(options.path)
+            for task in layout_at(path).check_tasks(path, self.names(path), options.key)
         ]
-        return [Pieces(group) for group in packed(tasks, asked.target_bytes, asked.min_partitions)]
+        return [Pieces(group) for group in packed(tasks, options.target_bytes, options.min_partitions)]
 
     def work(self, piece: CheckTask) -> Iterator[pa.RecordBatch]:
         """The files of one task."""
@@ -141,12 +141,12 @@ class Consumers(View):
 
     def partitions(self) -> list[InputPartition]:
         """One for each directory."""
-        return [Pieces([path]) for path in directories(self._asked.path)]
+        return [Pieces([path]) for path in directories(self._options.path)]
 
     def work(self, piece: str) -> Iterator[pa.RecordBatch]:
         """Every reader of the logs that are asked for."""
-        with open_volume(piece, key=self._asked.key) as volume:
-            for name in self._asked.chosen(volume.logs(), volume.origin):
+        with open_volume(piece, key=self._options.key) as volume:
+            for name in self._options.chosen(volume.logs(), volume.origin):
                 rows = [asdict(reader) for reader in volume.open(name).readers.states()]
                 if rows:
                     yield made(CONSUMERS, self._columns, rows)
@@ -157,10 +157,10 @@ class Latest(View):
 
     def partitions(self) -> list[InputPartition]:
         """One for each log: its tasks, newest first, and how many subjects there are, where that is known."""
-        want = self._asked.predicate()
+        want = self._options.predicate()
         found: list[InputPartition] = []
         with ExitStack() as stack:
-            for place in places(self._asked, stack):
+            for place in places(self._options, stack):
                 tasks = place.log.scan_tasks(want)[::-1]
                 subjects = None
                 if want == Predicate():
@@ -173,7 +173,7 @@ class Latest(View):
         """Memory: the subjects that were seen, and one task's newest messages."""
         tasks, want, expected = piece
         seen: Any = arrow.array([], pa.string())
-        judge = Findings(self._asked.mode, self._columns)
+        judge = Findings(self._options.mode, self._columns)
         for task in tasks:
             newest: Any = None
             for batch in task.batches(want, judge.found):
@@ -223,14 +223,14 @@ WHOLE_FILES = ("verify", "damage", "consumers")
 """Views that know no sequences, times and subjects."""
 
 
-def view_reader(asked: ReadOptions, columns: list[str]) -> DataSourceReader:
+def view_reader(options: ReadOptions, columns: list[str]) -> DataSourceReader:
     """The reader of a view."""
-    if asked.view in WHOLE_FILES and asked.predicate() != Predicate():
+    if options.view in WHOLE_FILES and options.predicate() != Predicate():
         raise BadInput(
-            f"headrace source: view={asked.view} looks at whole files: subjects, sequences and times mean nothing there"
+            f"headrace source: view={options.view} looks at whole files: subjects, sequences and times mean nothing there"
         )
-    if asked.view == "latest_per_subject" and asked.mode == PERMISSIVE:
+    if options.view == "latest_per_subject" and options.mode == PERMISSIVE:
         raise BadInput(
             "headrace source: view=latest_per_subject has no rows for damage: mode=FAILFAST or DROPMALFORMED"
         )
-    return VIEWS[asked.view][0](asked, columns)
+    return VIEWS[options.view][0](options, columns)

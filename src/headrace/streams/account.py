@@ -258,13 +258,13 @@ class JsAccount:
 
     # Changing
 
-    def settle(self, asked: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
+    def settle(self, requested: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
         """A configuration with its defaults, checked against everything but the present state of the stream."""
-        others = {name: config for name, config in self.configs().items() if name != asked.name}
-        config = stream_rules.settle(asked, others, pedantic=pedantic)
+        others = {name: config for name, config in self.configs().items() if name != requested.name}
+        config = stream_rules.settle(requested, others, pedantic=pedantic)
         window = self.facts.duplicate_window_ns
         if 0 < window < config.duplicate_window:
-            if asked.duplicate_window > 0:
+            if requested.duplicate_window > 0:
                 limit = go_duration(window)
                 raise bad_stream(f"duplicates window can not be larger then server limit of {limit}")
             config = stream_rules.with_window(config, window)
@@ -293,9 +293,9 @@ class JsAccount:
         if int(metadata.get(REQUIRED_LEVEL, "0")) > self.facts.level:
             raise api_error("JSRequiredApiLevelErr")
 
-    def begin_create(self, asked: StreamConfig, *, pedantic: bool = False) -> Stream | StreamCreation:
+    def begin_create(self, requested: StreamConfig, *, pedantic: bool = False) -> Stream | StreamCreation:
         """A new stream that is to be made; the existing one if it is the same."""
-        config = self.settle(asked, pedantic=pedantic)
+        config = self.settle(requested, pedantic=pedantic)
         existing = self.streams.get(config.name)
         if existing is not None:
             if not stream_rules.same(existing.config, config):
@@ -343,9 +343,9 @@ class JsAccount:
             raise api_error("JSMaximumStreamsLimitErr")
         self._check_limits(config)
 
-    def check_update(self, asked: StreamConfig, *, pedantic: bool = False) -> tuple[Stream, StreamConfig]:
+    def check_update(self, requested: StreamConfig, *, pedantic: bool = False) -> tuple[Stream, StreamConfig]:
         """A stream and what it is to become, if the rules allow."""
-        config = self.settle(asked, pedantic=pedantic)
+        config = self.settle(requested, pedantic=pedantic)
         stream = self.stream(config.name)
         config = stream_rules.check_update(stream.config, config)
         self._check_overlap(config)
@@ -441,10 +441,16 @@ class JsAccount:
         return Caps(pending, self.facts.max_request_batch)
 
     def check_consumer(
-        self, stream: Stream, name: str, asked: ConsumerConfig, *, action: str = "", pedantic: bool = False
+        self,
+        stream: Stream,
+        name: str,
+        requested: ConsumerConfig,
+        *,
+        action: str = "",
+        pedantic: bool = False,
     ) -> tuple[Consumer | None, ConsumerConfig]:
         """The consumer of that name, if there is one, and what it is to be; ApiError if the rules say no."""
-        config = consumer_rules.settle(asked, stream.config, self.caps, pedantic=pedantic)
+        config = consumer_rules.settle(requested, stream.config, self.caps, pedantic=pedantic)
         self._check_level(config.metadata)
         others = (each.config for key, each in stream.consumers.items() if key != name)
         existing = stream.consumers.get(name)

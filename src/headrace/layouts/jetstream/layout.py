@@ -69,17 +69,17 @@ class JetStreamLayout(Layout):
         base = absolute(path)
         return disk.entry(f"{base}/{META_FILE}") is not None or bool(block_numbers(disk, f"{base}/{MSGS}"))
 
-    def volume_at(self, path: str, asked: OpenRequest) -> JetStreamVolume:
-        given: dict[str, Any] = {} if asked.options is None else asked.options.fields()
+    def volume_at(self, path: str, request: OpenRequest) -> JetStreamVolume:
+        given: dict[str, Any] = {} if request.options is None else request.options.fields()
         return JetStreamVolume(
             path,
-            mode=asked.mode,
-            create=asked.create,
-            durability=asked.durability,
-            disk=asked.disk,
-            key=asked.key,
-            clock=asked.clock,
-            maintenance=asked.maintenance,
+            mode=request.mode,
+            create=request.create,
+            durability=request.durability,
+            disk=request.disk,
+            key=request.key,
+            clock=request.clock,
+            maintenance=request.maintenance,
             **given,
         )
 
@@ -103,15 +103,15 @@ class JetStreamLayout(Layout):
 
         return StreamCopies(volume, options or {})
 
-    def look(self, asked: Look) -> Report:
+    def look(self, request: Look) -> Report:
         """Stream by stream and block by block."""
-        if asked.full:
+        if request.full:
             from headrace.layouts.jetstream.checks.verification import verify
 
-            return verify(asked)
+            return verify(request)
         from headrace.layouts.jetstream.checks.inspection import inspect
 
-        return inspect(asked)
+        return inspect(request)
 
     def salvage(
         self,
@@ -126,8 +126,8 @@ class JetStreamLayout(Layout):
     ) -> SalvageReport:
         from headrace.layouts.jetstream.recovery.salvage import salvage
 
-        asked = Look(path=path, log=log, key=key, disk=disk, progress=progress, threads=max(threads, 1))
-        return salvage(asked, out, self.unread_at(path, disk) if log is None else [])
+        request = Look(path=path, log=log, key=key, disk=disk, progress=progress, threads=max(threads, 1))
+        return salvage(request, out, self.unread_at(path, disk) if log is None else [])
 
     def check_tasks_of_logs(self, path: str, logs: Sequence[str] | None, key: str | None) -> list[CheckTask]:
         from headrace.layouts.jetstream.checks.verification import check_tasks

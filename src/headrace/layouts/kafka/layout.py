@@ -54,16 +54,16 @@ class KafkaLayout(Layout):
         """What was not committed is no message."""
         return KafkaOptions(isolation_level="read_committed")
 
-    def look(self, asked: Look) -> Report:
+    def look(self, request: Look) -> Report:
         """Names and sizes; with a survey of each segment; or after every message was decoded and every index compared."""
         return inspector.inspect(
-            asked.path,
-            log=asked.log,
-            disk=asked.disk,
-            progress=asked.progress,
-            quick=asked.quick,
-            deep=asked.full,
-            threads=asked.threads if asked.full else 1,
+            request.path,
+            log=request.log,
+            disk=request.disk,
+            progress=request.progress,
+            quick=request.quick,
+            deep=request.full,
+            threads=request.threads if request.full else 1,
         )
 
 

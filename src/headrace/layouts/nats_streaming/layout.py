@@ -40,21 +40,26 @@ class StreamingLayout(Layout):
         """Raft logs, folders that are no channel."""
         return unread.unread(disk, path.rstrip("/") or "/")
 
-    def look(self, asked: Look) -> Report:
+    def look(self, request: Look) -> Report:
         """What is in it: names and sizes only, or after every byte was read and index and data were compared."""
-        disk = disk_given(asked.path, asked.disk)
-        on = disk or Disk.real(asked.path)
-        if not looks_like_streaming(on, asked.path):
-            raise NotFound(f"{asked.path}: no NATS Streaming store there")
+        disk = disk_given(request.path, request.disk)
+        on = disk or Disk.real(request.path)
+        if not looks_like_streaming(on, request.path):
+            raise NotFound(f"{request.path}: no NATS Streaming store there")
         seen = Inspection(
-            on, asked.path.rstrip("/") or "/", disk is None, asked.key, StreamingOptions(), asked.progress
+            on,
+            request.path.rstrip("/") or "/",
+            disk is None,
+            request.key,
+            StreamingOptions(),
+            request.progress,
         )
         return look(
             seen,
-            asked.log,
-            quick=asked.quick,
-            full=asked.full,
-            threads=asked.threads if asked.full else 1,
+            request.log,
+            quick=request.quick,
+            full=request.full,
+            threads=request.threads if request.full else 1,
         )
 
     def carry_over(self, source: Volume, target: Volume, log: str) -> int:

@@ -14,8 +14,8 @@ from headrace.layouts.parquet.writing import WRITTEN_COLUMNS, FileGroup, make_gr
 class ParquetArchives(Archives):
     """See `Archives`."""
 
-    def division(self, asked: Sequence[str]) -> Division:
-        return read_division(asked)
+    def division(self, by: Sequence[str]) -> Division:
+        return read_division(by)
 
     def ledger(self, target: str, origin: str, by: Sequence[str], wait_s: float = 0) -> ParquetLedger:
         return ParquetLedger(target, origin, by, wait_s)

@@ -36,16 +36,16 @@ pc: Any = compute  # the stubs know few of the functions
 class Division:
     """Read and checked: what is asked for, and the columns it makes."""
 
-    asked: tuple[str, ...]
+    by: tuple[str, ...]
     columns: tuple[str, ...]
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
         """The batch in pieces of one directory each; order is kept inside a piece."""
-        if not self.asked or not batch.num_rows:
+        if not self.by or not batch.num_rows:
             if batch.num_rows:
                 yield (), batch
             return
-        parts: list[tuple[Any, list[Values]]] = [self._codes(one, batch) for one in self.asked]
+        parts: list[tuple[Any, list[Values]]] = [self._codes(one, batch) for one in self.by]
         if all(len(values) == 1 for _, values in parts):
             yield tuple(each for _, values in parts for each in values[0]), batch
             return
@@ -61,10 +61,10 @@ class Division:
                 chosen = values[at] + chosen
             yield chosen, batch.filter(pc.equal(code, one))
 
-    def _codes(self, asked: str, batch: pa.RecordBatch) -> tuple[Any, list[Values]]:
+    def _codes(self, by: str, batch: pa.RecordBatch) -> tuple[Any, list[Values]]:
         """For each row the number of its values, and the values by number."""
-        if asked in _PERIODS:
-            form, us = _PERIODS[asked]
+        if by in _PERIODS:
+            form, us = _PERIODS[by]
             periods = pc.floor(pc.divide(pc.cast(batch.column("time"), pa.int64()), us))
             counts = _floored(batch.column("time"), us, periods)
             coded: Any = pc.dictionary_encode(counts, null_encoding="encode")  # no time: no value
@@ -72,8 +72,8 @@ class Division:
             texts = [[text] for text in pc.strftime(starts, form).to_pylist()]
         else:
             coded = pc.dictionary_encode(batch.column("subject"))
-            found = pc.extract_regex(coded.dictionary, _expression(asked)).to_pylist()
-            names = _NAME.findall(asked)
+            found = pc.extract_regex(coded.dictionary, _expression(by)).to_pylist()
+            names = _NAME.findall(by)
             texts = [[None if row is None else row[name] for name in names] for row in found]
         known: dict[Values, int] = {}
         numbers = [known.setdefault(tuple(row), len(known)) for row in texts]
@@ -92,10 +92,10 @@ class Division:
         return dict(zip(self.columns, values, strict=True))
 
 
-def read_division(asked: Sequence[str]) -> Division:
+def read_division(by: Sequence[str]) -> Division:
     """BadInput names what cannot be read."""
     columns: list[str] = []
-    for each in asked:
+    for each in by:
         names = [each] if each in _PERIODS else _NAME.findall(each)
         if not names:
             raise BadInput(
@@ -107,7 +107,7 @@ def read_division(asked: Sequence[str]) -> Division:
             columns.append(name)
         if each not in _PERIODS:
             _expression(each)
-    return Division(tuple(asked), tuple(columns))
+    return Division(tuple(by), tuple(columns))
 
 
 def _floored(times: Any, us: int, periods: Any) -> Any:

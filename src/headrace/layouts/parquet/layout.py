@@ -49,13 +49,13 @@ class ArchiveLayout(Layout):
         """Nothing: `verify` names files that no manifest has."""
         return []
 
-    def volume_at(self, path: str, asked: OpenRequest) -> ArchiveVolume:
+    def volume_at(self, path: str, request: OpenRequest) -> ArchiveVolume:
         """For reading."""
-        if asked.mode != "r" or asked.create:
+        if request.mode != "r" or request.create:
             raise ReadOnly(f"{path}: {READ_ONLY}")
-        if asked.key is not None:
+        if request.key is not None:
             raise BadInput(NO_KEY)
-        return ArchiveVolume(path, asked.disk)
+        return ArchiveVolume(path, request.disk)
 
     def archives(self) -> Archives:
         """What adds to one."""
@@ -63,12 +63,12 @@ class ArchiveLayout(Layout):
 
         return ParquetArchives()
 
-    def look(self, asked: Look) -> Report:
+    def look(self, request: Look) -> Report:
         """By the manifest; in full with each file's hash and its own metadata."""
-        path, log, progress, full = asked.path, asked.log, asked.progress, asked.full
-        if asked.key is not None:
+        path, log, progress, full = request.path, request.log, request.progress, request.full
+        if request.key is not None:
             raise BadInput(NO_KEY)
-        on = asked.disk or disk_at(path)
+        on = request.disk or disk_at(path)
         manifest = read_manifest(path, on)
         if manifest is None:
             raise NotFound(f"{path}: no archive there (no manifest)")

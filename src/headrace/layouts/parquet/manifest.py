@@ -89,13 +89,13 @@ class ArchiveWriter:
         sync_directory(self.path)
         self._lock = _take_lock(self.side / LOCK, wait_s)
         try:
-            asked = list(by)
+            wanted = list(by)
             found = read_manifest(self.path)
-            self.manifest = found or Manifest(layout=layout, by=asked)
-            if found is not None and (found.layout, found.by) != (layout, asked):
+            self.manifest = found or Manifest(layout=layout, by=wanted)
+            if found is not None and (found.layout, found.by) != (layout, wanted):
                 raise BadInput(
                     f"{self.path} is an archive of {found.layout} by {', '.join(found.by) or 'nothing'}; asked for "
-                    f"{layout} by {', '.join(asked) or 'nothing'}: archive into another directory, or as before"
+                    f"{layout} by {', '.join(wanted) or 'nothing'}: archive into another directory, or as before"
                 )
             self._publish()
             _empty(self.staging)

@@ -39,15 +39,15 @@ class RabbitLayout(Layout):
         """Quorum queues, streams, classic queues of version 2, retained messages of MQTT."""
         return unread.unread(disk, path.rstrip("/") or "/")
 
-    def look(self, asked: Look) -> Report:
+    def look(self, request: Look) -> Report:
         """Queues, segments, store files; in full after every byte was read and every reference followed."""
         return inspector.view(
-            asked.path,
-            log=asked.log,
-            quick=asked.quick,
-            thorough=asked.full,
-            disk=asked.disk,
-            progress=asked.progress,
+            request.path,
+            log=request.log,
+            quick=request.quick,
+            thorough=request.full,
+            disk=request.disk,
+            progress=request.progress,
         )
 
 

@@ -63,9 +63,16 @@ class RocketLayout(Layout):
         """DLedger's log, queues in RocksDB, the timer log, tiered storage, unknown folders."""
         return unread.unread(disk, path.rstrip("/") or "/")
 
-    def look(self, asked: Look) -> Report:
+    def look(self, request: Look) -> Report:
         """Names and sizes; with the commit log scanned; or with every entry of the queues followed."""
-        return _look(asked.path, asked.log, asked.disk, asked.progress, scan=not asked.quick, read=asked.full)
+        return _look(
+            request.path,
+            request.log,
+            request.disk,
+            request.progress,
+            scan=not request.quick,
+            read=request.full,
+        )
 
 
 def _look(

@@ -53,8 +53,8 @@ def plan_logs(
     chosen = volume.logs()
     if only is not None or from_.layout != to.layout:
         # Only a directory of the same product has a use for the broker's own topics.
-        asked = () if only is None else (only,)
-        chosen = choose_logs(from_.layout, chosen, asked, path=volume.path, kind=from_.log)
+        wanted = () if only is None else (only,)
+        chosen = choose_logs(from_.layout, chosen, wanted, path=volume.path, kind=from_.log)
     items = [item for name in chosen for item in _items(volume.open(name), ways)]
     together = Counter(item.target for item in items)
     for item in items:

@@ -191,7 +191,7 @@ def convert(
         if dry_run or report.stopped:
             report.seconds = time.monotonic() - started
             return report
-        asked = ConversionSpec(
+        spec = ConversionSpec(
             source=path,
             to=to,
             logs=tuple((item.source, item.target, *item.subjects) for item in items),
@@ -202,9 +202,9 @@ def convert(
             began_ns=clock(),
             fresh=True,
         )
-        into = open_target(target, asked, disk, restart=restart, clock=clock)
+        into = open_target(target, spec, disk, restart=restart, clock=clock)
         report.resumed = into.resumed
-        how = _How(from_side, to_side, carry, order, into.asked.began_ns)
+        how = _How(from_side, to_side, carry, order, into.spec.began_ns)
         steps = _Steps(progress, 3 * sum(item.messages for item in items))
         groups = independent(items, lambda item: (item.source, item.target))
         workers = WorkerPool(min(threads, len(groups)))

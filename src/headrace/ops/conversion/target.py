@@ -54,7 +54,7 @@ class Target:
 
     path: str
     building: str
-    asked: ConversionSpec
+    spec: ConversionSpec
     resumed: bool
     disk: Disk
     copies: Copies
@@ -70,7 +70,7 @@ class Target:
     @property
     def is_work_queue(self) -> bool:
         """Whether its logs give every message once: readers are not carried there."""
-        return is_work_queue(layout_named(self.asked.to).check_log_options(self.asked.options))
+        return is_work_queue(layout_named(self.spec.to).check_log_options(self.spec.options))
 
     def log(self, name: str, like: Log) -> Log:
         """The log that takes messages. Refused when it holds some that are not of this conversion."""
@@ -91,7 +91,7 @@ class Target:
 
     def reopen(self) -> Volume:
         """For the comparison, read-only."""
-        layout = layout_named(self.asked.to)
+        layout = layout_named(self.spec.to)
         return layout.open(self.building, OpenRequest(disk=self.disk, options=layout.copy_options()))
 
     def take_name(self) -> None:
@@ -118,7 +118,7 @@ def open_copies(
 ) -> Copies:
     """A directory for writing, without limits that would refuse or drop what is copied."""
     where = layout_named(layout)
-    asked = OpenRequest(
+    spec = OpenRequest(
         mode="rw",
         create=create,
         options=where.options_for_copies(options or {}),
@@ -126,12 +126,12 @@ def open_copies(
         clock=clock,
         maintenance=where.copies_age,
     )
-    return where.copies(where.open(path, asked), options)
+    return where.copies(where.open(path, spec), options)
 
 
 def open_target(
     path: str,
-    asked: ConversionSpec,
+    spec: ConversionSpec,
     disk: Disk | None,
     *,
     restart: bool,
@@ -140,7 +140,7 @@ def open_target(
     """A new directory, an existing one, or the one of an interrupted conversion."""
     on = disk or Disk.real()
     target = absolute(path)
-    _check_place(on, target, asked.source)
+    _check_place(on, target, spec.source)
     note = f"{target}{NOTE}"
     before = _read_note(on, note)
     building = f"{target}{SUFFIX}"
@@ -155,20 +155,20 @@ def open_target(
         on.remove_file(note)
         before = None
     if before is not None:
-        if not before.same(asked):
+        if not before.same(spec):
             raise AlreadyExists(
                 f"{note}: another conversion to {path} was interrupted; repeat its command, or give --restart"
             )
-        asked = before
+        spec = before
     else:
-        asked = msgspec.structs.replace(asked, fresh=_is_fresh(on, target, building, asked.to))
-        on.replace_file(note, msgspec.json.encode(asked))
-    where = building if asked.fresh else target
+        spec = msgspec.structs.replace(spec, fresh=_is_fresh(on, target, building, spec.to))
+        on.replace_file(note, msgspec.json.encode(spec))
+    where = building if spec.fresh else target
     there = on.entry(where) is not None
     copies = open_copies(
-        asked.to, where, options=asked.options, create=asked.fresh and not there, disk=disk, clock=clock
+        spec.to, where, options=spec.options, create=spec.fresh and not there, disk=disk, clock=clock
     )
-    return Target(target, where, asked, before is not None, on, copies)
+    return Target(target, where, spec, before is not None, on, copies)
 
 
 def _check_place(disk: Disk, target: str, source: str) -> None:

@@ -19,7 +19,7 @@ from headrace.errors import BadInput, NotFound
 from headrace.server.reports.accounts import accountz, accstatz, subsz
 from headrace.server.reports.cluster import gatewayz, leafz, routez
 from headrace.server.reports.connz import connz
-from headrace.server.reports.form import Asked
+from headrace.server.reports.form import QueryParams
 from headrace.server.reports.healthz import healthz
 from headrace.server.reports.jsz import jsz
 from headrace.server.reports.process import thread_stacks
@@ -30,7 +30,7 @@ from headrace.server.view import ServerView
 FORMATTED_BYTES = 256 << 10
 WORKERS = 2
 """Threads that make pages."""
-Page = Callable[[ServerView, Asked], dict[str, Any]]
+Page = Callable[[ServerView, QueryParams], dict[str, Any]]
 _ABOUT = {
     "healthz": "Can the server do its work?",
     "varz": "The server as a whole",
@@ -46,7 +46,7 @@ _STYLE = "body{font-family:system-ui,sans-serif;margin:2rem}a{display:block;padd
 
 def make_app(view: ServerView, base_path: str = "") -> Starlette:
     """The application; all pages are below `base_path`."""
-    asked_for: Counter[str] = Counter()
+    requests: Counter[str] = Counter()
     telemetry = Telemetry(view)
     workers = ThreadPoolExecutor(WORKERS, "headrace-pages")
 
@@ -56,31 +56,31 @@ def make_app(view: ServerView, base_path: str = "") -> Starlette:
 
     def page(name: str, make: Page) -> Route:
         async def answer(request: Request) -> Response:
-            asked_for[request.url.path] += 1
-            asked = Asked(request.query_params)
+            requests[request.url.path] += 1
+            params = QueryParams(request.query_params)
             try:
-                return await off_loop(lambda: _json(make(view, asked)))
+                return await off_loop(lambda: _json(make(view, params)))
             except (BadInput, NotFound) as error:
                 return PlainTextResponse(str(error), 400)
 
         return Route(f"{base_path}/{name}", answer)
 
     async def health(request: Request) -> Response:
-        asked_for[request.url.path] += 1
-        asked = Asked(request.query_params)
+        requests[request.url.path] += 1
+        params = QueryParams(request.query_params)
 
         def look() -> Response:
-            code, document = healthz(view, asked)
+            code, document = healthz(view, params)
             return _json(document, code, is_compact=True)
 
         return await off_loop(look)
 
     async def metrics(request: Request) -> Response:
-        asked_for[request.url.path] += 1
+        requests[request.url.path] += 1
         return await off_loop(lambda: Response(telemetry.render(), media_type=CONTENT_TYPE))
 
     async def stacks(request: Request) -> Response:
-        asked_for[request.url.path] += 1
+        requests[request.url.path] += 1
         return await off_loop(lambda: PlainTextResponse(thread_stacks()))
 
     async def index(request: Request) -> Response:
@@ -91,7 +91,7 @@ def make_app(view: ServerView, base_path: str = "") -> Starlette:
             Route(f"{base_path}/", index),
             Route(f"{base_path}/healthz", health),
             Route(f"{base_path}/metrics", metrics),
-            page("varz", lambda view, _: varz(view, asked_for)),
+            page("varz", lambda view, _: varz(view, requests)),
             page("connz", connz),
             page("subsz", subsz),
             page("subscriptionsz", subsz),
@@ -101,7 +101,7 @@ def make_app(view: ServerView, base_path: str = "") -> Starlette:
             page("routez", routez),
             page("leafz", leafz),
             page("gatewayz", gatewayz),
-            page("ipqueuesz", lambda _view, _asked: {}),
+            page("ipqueuesz", lambda _view, _params: {}),
             Route(f"{base_path}/stacksz", stacks),
         ]
     )

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.errors import BadInput
 from headrace.server.auth.permissions import is_subject, matches
 from headrace.server.reports.connz import subscription
-from headrace.server.reports.form import Asked, now
+from headrace.server.reports.form import QueryParams, now
 from headrace.server.reports.varz import sent_and_received
 from headrace.server.view import AccountFacts, ServerView, SubscriptionStats
 from headrace.units import format_time_ns
@@ -15,8 +15,8 @@ from headrace.units import format_time_ns
 _NO_ONE_ELSE = {key: {"msgs": 0, "bytes": 0} for key in ("gateways", "routes", "leafs")}
 
 
-def accountz(view: ServerView, asked: Asked) -> dict[str, Any]:
-    facts, wanted = view.facts(), asked.text("acc", "account")
+def accountz(view: ServerView, params: QueryParams) -> dict[str, Any]:
+    facts, wanted = view.facts(), params.text("acc", "account")
     head = {"server_id": facts.id, "now": now(), "system_account": facts.options.system_account}
     if not wanted:
         return head | {"accounts": [account.name for account in view.accounts()]}
@@ -49,10 +49,10 @@ def find(view: ServerView, name: str) -> AccountFacts:
     raise BadInput(f"Account {name} does not exist")
 
 
-def accstatz(view: ServerView, asked: Asked, names: list[str] | None = None) -> dict[str, Any]:
+def accstatz(view: ServerView, params: QueryParams, names: list[str] | None = None) -> dict[str, Any]:
     """Accounts with connections; with `unused` (or by name) the others too."""
-    wanted = names if names is not None else asked.text("accounts").split()
-    every = asked.flag("unused", "include_unused") or names is not None
+    wanted = names if names is not None else params.text("accounts").split()
+    every = params.flag("unused", "include_unused") or names is not None
     found = [
         account_stats(account)
         for account in view.accounts()
@@ -76,13 +76,15 @@ def account_stats(account: AccountFacts) -> dict[str, Any]:
     }
 
 
-def subsz(view: ServerView, asked: Asked, account: str | None = None, listed: bool = False) -> dict[str, Any]:
+def subsz(
+    view: ServerView, params: QueryParams, account: str | None = None, listed: bool = False
+) -> dict[str, Any]:
     """The subject index; `subs` lists subscriptions, `test` those that match a subject."""
-    account = account or asked.text("acc", "account") or None
-    test = asked.text("test")
+    account = account or params.text("acc", "account") or None
+    test = params.text("test")
     if test and not is_subject(test):
         raise BadInput("Invalid test subject, must be literal")
-    offset, limit = asked.page()
+    offset, limit = params.page()
     document = {
         "server_id": view.facts().id,
         "now": now(),
@@ -91,7 +93,7 @@ def subsz(view: ServerView, asked: Asked, account: str | None = None, listed: bo
         "offset": offset,
         "limit": limit,
     }
-    if listed or asked.flag("subs", "subscriptions") or test:
+    if listed or params.flag("subs", "subscriptions") or test:
         found = [each for each in view.subscriptions(account) if not test or matches(each.subject, test)]
         page = found[offset : offset + limit]
         document["total"] = len(found)

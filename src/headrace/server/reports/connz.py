@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.errors import BadInput
 from headrace.server.auth.permissions import matches
-from headrace.server.reports.form import Asked, now, short_duration, uptime
+from headrace.server.reports.form import QueryParams, now, short_duration, uptime
 from headrace.server.view import ConnectionFacts, ServerView, SubscriptionFacts
 from headrace.units import format_time_ns
 
@@ -50,19 +50,19 @@ class _Wanted:
         )
 
 
-def connz(view: ServerView, asked: Asked, account: str | None = None) -> dict[str, Any]:
+def connz(view: ServerView, params: QueryParams, account: str | None = None) -> dict[str, Any]:
     """`account` confines the answer to one account, whatever was asked for."""
-    sort = asked.text("sort") or "cid"
-    state = _STATES.get(asked.text("state").lower())
+    sort = params.text("sort") or "cid"
+    state = _STATES.get(params.text("state").lower())
     if state is None:
-        raise BadInput(f"invalid state: {asked.text('state')}")
+        raise BadInput(f"invalid state: {params.text('state')}")
     if sort not in _SORTS:
         raise BadInput(f"invalid sorting option: {sort}")
     if sort in ("stop", "reason") and state == OPEN:
         raise BadInput(f"sort by {sort} only valid on closed connections")
     wanted = _Wanted(
-        state, asked.number("cid", 0, 1 << 62), asked.text("user"), account or asked.text("acc"),
-        asked.text("filter_subject"),
+        state, params.number("cid", 0, 1 << 62), params.text("user"), account or params.text("acc"),
+        params.text("filter_subject"),
     )  # fmt: skip
     found = [connection for connection in _of_state(view, wanted) if wanted(connection)]
     if wanted.subject:
@@ -71,10 +71,10 @@ def connz(view: ServerView, asked: Asked, account: str | None = None) -> dict[st
         ]
     key, is_descending = _SORTS[sort]
     found.sort(key=key, reverse=is_descending)
-    offset, limit = (0, 1) if wanted.cid else asked.page()
+    offset, limit = (0, 1) if wanted.cid else params.page()
     page, at = found[offset : offset + limit], time.time_ns()
-    detail = asked.flag("subscriptions_detail") or asked.text("subs") == "detail"
-    names = asked.flag("subs", "subscriptions")
+    detail = params.flag("subscriptions_detail") or params.text("subs") == "detail"
+    names = params.flag("subs", "subscriptions")
     return {
         "server_id": view.facts().id,
         "now": now(),
@@ -82,7 +82,7 @@ def connz(view: ServerView, asked: Asked, account: str | None = None) -> dict[st
         "total": len(found),
         "offset": offset,
         "limit": limit,
-        "connections": [_connection(view, each, at, asked.flag("auth"), names, detail) for each in page],
+        "connections": [_connection(view, each, at, params.flag("auth"), names, detail) for each in page],
     }
 
 

@@ -39,7 +39,7 @@ def short_duration(ns: int) -> str:
     return f"{ns}ns"
 
 
-class Asked:
+class QueryParams:
     """The values of one request: a query string's (texts) or a JSON body's (their own types)."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.server.reports.form import Asked
+from headrace.server.reports.form import QueryParams
 from headrace.server.view import Finding, JsAccountFacts, ServerView
 
 OK, BAD_REQUEST, NOT_FOUND, UNAVAILABLE = 200, 400, 404, 503
 
 
-def healthz(view: ServerView, asked: Asked) -> tuple[int, dict[str, Any]]:
+def healthz(view: ServerView, params: QueryParams) -> tuple[int, dict[str, Any]]:
     """(HTTP status, document). `account`, `stream` and `consumer` ask about one of them."""
-    code, fatal = _about(view, asked)
-    if asked.flag("js-enabled-only", "js-enabled", "js_enabled_only"):
+    code, fatal = _about(view, params)
+    if params.flag("js-enabled-only", "js-enabled", "js_enabled_only"):
         if view.facts().options.jetstream.enabled and view.jetstream() is None:
             code, fatal = (
                 UNAVAILABLE,
@@ -28,7 +28,7 @@ def healthz(view: ServerView, asked: Asked) -> tuple[int, dict[str, Any]]:
     document: dict[str, Any] = {
         "status": "ok" if code == OK else "error" if code == BAD_REQUEST else "unavailable"
     }
-    if fatal and asked.flag("details"):
+    if fatal and params.flag("details"):
         document = {"status": "error", "errors": [_document(finding) for finding in fatal]}
     elif fatal:
         document["error"] = "; ".join(finding.text for finding in fatal)
@@ -37,8 +37,8 @@ def healthz(view: ServerView, asked: Asked) -> tuple[int, dict[str, Any]]:
     return code, document
 
 
-def _about(view: ServerView, asked: Asked) -> tuple[int, list[Finding]]:
-    account, stream, consumer = (asked.text(name) for name in ("account", "stream", "consumer"))
+def _about(view: ServerView, params: QueryParams) -> tuple[int, list[Finding]]:
+    account, stream, consumer = (params.text(name) for name in ("account", "stream", "consumer"))
     if stream and not account:
         return BAD_REQUEST, [Finding("STREAM", '"account" must not be empty when checking stream health')]
     if consumer and not stream:

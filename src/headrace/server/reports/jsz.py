@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.errors import NotFound
-from headrace.server.reports.form import UNLIMITED_U64, Asked, now
+from headrace.server.reports.form import UNLIMITED_U64, QueryParams, now
 from headrace.server.view import JetStreamFacts, JsAccountFacts, ServerFacts, ServerView, StreamFacts
 
 CONSUMERS_MAX_DEFAULT = 1000  # what nats-server allows a stream when nobody says otherwise
 
 
-def jsz(view: ServerView, asked: Asked) -> dict[str, Any]:
+def jsz(view: ServerView, params: QueryParams) -> dict[str, Any]:
     """`accounts`, `streams` and `consumers` ask for ever more; each of them brings those before it."""
     facts, jetstream = view.facts(), view.jetstream(with_streams=True)
     head = {"server_id": facts.id, "now": now()}
@@ -21,9 +21,9 @@ def jsz(view: ServerView, asked: Asked) -> dict[str, Any]:
         stats = jetstream_stats(facts, nothing) | {"api": {"level": 0, "total": 0, "errors": 0}}
         config = {"max_memory": 0, "max_storage": 0}
         return {**stats, **head, "disabled": True, "config": config, **_sums([]), "total": 0}
-    with_consumers = asked.flag("consumers", "consumer")
-    with_streams = asked.flag("streams") or with_consumers
-    wanted = asked.text("acc", "account")
+    with_consumers = params.flag("consumers", "consumer")
+    with_streams = params.flag("streams") or with_consumers
+    wanted = params.text("acc", "account")
     document = {
         **jetstream_stats(facts, jetstream),
         **head,
@@ -31,30 +31,30 @@ def jsz(view: ServerView, asked: Asked) -> dict[str, Any]:
         "limits": jetstream_limits(facts),
         **_sums([stream for account in jetstream.accounts for stream in account.streams]),
     }
-    offset, limit = asked.page()
+    offset, limit = params.page()
     accounts = sorted(jetstream.accounts, key=lambda account: account.name)
     if wanted:
         accounts = [account for account in accounts if account.name == wanted]
-    elif asked.flag("accounts") or with_streams:
+    elif params.flag("accounts") or with_streams:
         accounts = accounts[offset : offset + limit]
     else:
         accounts = []
     if accounts:
         document["account_details"] = [
-            account_detail(facts, account, with_streams, with_consumers, asked.flag("config"))
+            account_detail(facts, account, with_streams, with_consumers, params.flag("config"))
             for account in accounts
         ]
     return document | {"total": len(jetstream.accounts)}
 
 
-def account_jsz(view: ServerView, name: str, asked: Asked) -> dict[str, Any]:
+def account_jsz(view: ServerView, name: str, params: QueryParams) -> dict[str, Any]:
     """One account, for the system account."""
     jetstream = view.jetstream(with_streams=True)
     for account in jetstream.accounts if jetstream else ():
         if account.name == name:
-            with_consumers = asked.flag("consumers", "consumer")
-            with_streams = asked.flag("streams") or with_consumers
-            return account_detail(view.facts(), account, with_streams, with_consumers, asked.flag("config"))
+            with_consumers = params.flag("consumers", "consumer")
+            with_streams = params.flag("streams") or with_consumers
+            return account_detail(view.facts(), account, with_streams, with_consumers, params.flag("config"))
     raise NotFound(f"account {name!r} has no JetStream")
 
 

@@ -121,11 +121,11 @@ class Api:
 
 def level_is_served(headers: bytes, level: int) -> bool:
     """Whether a request's `Nats-Required-Api-Level` is one of ours; what is not a number is not."""
-    asked = header_value(headers, LEVEL_HEADER)
-    if not asked:
+    required = header_value(headers, LEVEL_HEADER)
+    if not required:
         return True
     try:
-        return int(asked) <= level
+        return int(required) <= level
     except ValueError:
         return False
 

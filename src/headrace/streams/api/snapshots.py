@@ -129,10 +129,10 @@ class Outgoing(_Transfer):
         super().__init__(api, call, stream.name)
         self.stream, self.state, self._request = stream, state, request
         self._subject = request.deliver_subject.encode()
-        asked = request.chunk_size if request.chunk_size > 0 else CHUNK_BYTES
-        self._chunk = min(max(asked, CHUNK_BYTES_MIN), CHUNK_BYTES_MAX)
-        asked = request.window_size if request.window_size > 0 else WINDOW_BYTES
-        self._window = max(min(max(asked, WINDOW_BYTES_MIN), WINDOW_BYTES_MAX), self._chunk)
+        wanted = request.chunk_size if request.chunk_size > 0 else CHUNK_BYTES
+        self._chunk = min(max(wanted, CHUNK_BYTES_MIN), CHUNK_BYTES_MAX)
+        wanted = request.window_size if request.window_size > 0 else WINDOW_BYTES
+        self._window = max(min(max(wanted, WINDOW_BYTES_MIN), WINDOW_BYTES_MAX), self._chunk)
         self._pieces: Iterator[bytes] | None = None
         self._rest = b""
         self._count = self._under_way = 0

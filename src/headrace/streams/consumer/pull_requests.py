@@ -82,22 +82,22 @@ _remembered = lru_cache(maxsize=_REMEMBERED)(_parse)
 
 def _from_json(text: bytes) -> Pull:
     try:
-        asked = read(text, ConsumerGetNextRequest, strict=False, plain=True)
+        request = read(text, ConsumerGetNextRequest, strict=False, plain=True)
     except ApiError as error:
         return Pull(problem=error.description.removeprefix(_JSON_ERROR))
-    if asked.idle_heartbeat > 0 and asked.idle_heartbeat * 2 > asked.expires:
+    if request.idle_heartbeat > 0 and request.idle_heartbeat * 2 > request.expires:
         return Pull(problem="heartbeat value too large")
     return Pull(
-        msgs=max(asked.batch, 1),
-        bytes=max(asked.max_bytes, 0),
-        expires=min(asked.expires, EXPIRES_NS_MAX),
-        heartbeat=max(asked.idle_heartbeat, HEARTBEAT_NS_MIN) if asked.idle_heartbeat > 0 else 0,
-        no_wait=asked.no_wait,
-        group=asked.group,
-        min_pending=asked.min_pending,
-        min_ack_pending=asked.min_ack_pending,
-        pin_id=asked.id,
-        priority=asked.priority,
+        msgs=max(request.batch, 1),
+        bytes=max(request.max_bytes, 0),
+        expires=min(request.expires, EXPIRES_NS_MAX),
+        heartbeat=max(request.idle_heartbeat, HEARTBEAT_NS_MIN) if request.idle_heartbeat > 0 else 0,
+        no_wait=request.no_wait,
+        group=request.group,
+        min_pending=request.min_pending,
+        min_ack_pending=request.min_ack_pending,
+        pin_id=request.id,
+        priority=request.priority,
     )
 
 

@@ -32,13 +32,13 @@ class FlowControl:
 
     def __init__(self) -> None:
         self.window, self.under_way = WINDOW_BYTES_MIN, 0
-        self.asked = ""
+        self.awaited = ""
         """The request that waits for its answer."""
         self._covered = 0
 
     def room(self) -> int:
         """Bytes that may go now; up to where the next request is due, if none is under way."""
-        limit = self.window if self.asked else self.window // 2
+        limit = self.window if self.awaited else self.window // 2
         return max(limit - self.under_way + 1, 0)
 
     @property
@@ -48,18 +48,18 @@ class FlowControl:
     def sent(self, size: int) -> bool:
         """Bytes went out; whether a request is due."""
         self.under_way += size
-        return not self.asked and self.under_way > self.window // 2
+        return not self.awaited and self.under_way > self.window // 2
 
     def ask(self, subject: str) -> None:
-        self.asked, self._covered = subject, self.under_way
+        self.awaited, self._covered = subject, self.under_way
 
     def answered(self, subject: str) -> bool:
         """An answer; old ones do not count."""
-        if not self.asked or subject != self.asked:
+        if not self.awaited or subject != self.awaited:
             return False
         self.window = min(self.window * 2, WINDOW_BYTES_MAX)
         self.under_way = max(self.under_way - self._covered, 0)
-        self.asked, self._covered = "", 0
+        self.awaited, self._covered = "", 0
         return True
 
 
@@ -265,8 +265,8 @@ class PushDelivery:
         every = self.consumer.config.idle_heartbeat
         if every and self.bound and now - self._sent_at >= every:
             self._sent_at = now
-            asked = self.flow.asked if self.flow is not None else ""
-            text = heartbeat(self.consumer.ledger.delivered, asked)
+            awaited = self.flow.awaited if self.flow is not None else ""
+            text = heartbeat(self.consumer.ledger.delivered, awaited)
             self.exchange.publish(self.account, self.subject, None, text, b"")
 
     def next_due(self, now: int) -> int | None:

@@ -72,12 +72,12 @@ class Caps:
 
 
 def settle(
-    asked: ConsumerConfig, stream: StreamConfig, caps: Caps, *, pedantic: bool = False
+    requested: ConsumerConfig, stream: StreamConfig, caps: Caps, *, pedantic: bool = False
 ) -> ConsumerConfig:
     """The configuration with its defaults; ApiError if it cannot be."""
-    if asked.num_replicas > 1:
+    if requested.num_replicas > 1:
         raise api_error("JSStreamReplicasNotSupportedErr")
-    config = replace(asked, metadata=user_metadata(asked.metadata))
+    config = replace(requested, metadata=user_metadata(requested.metadata))
     config = _settle_numbers(config, caps, pedantic)
     config = _settle_acks(config, stream, caps, pedantic)
     config = _settle_flow_control_acks(config, pedantic)

@@ -43,9 +43,9 @@ _RESERVED = (
 Others = Mapping[str, StreamConfig]
 
 
-def settle(asked: StreamConfig, others: Others, *, pedantic: bool = False) -> StreamConfig:
+def settle(requested: StreamConfig, others: Others, *, pedantic: bool = False) -> StreamConfig:
     """The configuration with its defaults; ApiError if it cannot be."""
-    config = _plain(asked)
+    config = _plain(requested)
     if config.mirror is None and config.mirror_direct:
         raise bad_stream("stream has no mirror but does have mirror direct")
     _check_texts(config)
@@ -139,15 +139,15 @@ def check_update(before: StreamConfig, config: StreamConfig) -> StreamConfig:
     )
 
 
-def _plain(asked: StreamConfig) -> StreamConfig:
+def _plain(requested: StreamConfig) -> StreamConfig:
     """A configuration without what only requests have, and without parts that say nothing."""
-    fields = {name: getattr(asked, name) for name in StreamConfig.__struct_fields__}
-    placement = asked.placement
+    fields = {name: getattr(requested, name) for name in StreamConfig.__struct_fields__}
+    placement = requested.placement
     if placement is not None and not (placement.cluster or placement.tags or placement.preferred):
         fields["placement"] = None
-    if asked.persist_mode == "default":
+    if requested.persist_mode == "default":
         fields["persist_mode"] = ""
-    fields["metadata"] = user_metadata(asked.metadata)
+    fields["metadata"] = user_metadata(requested.metadata)
     return StreamConfig(**fields)
 
 

@@ -263,15 +263,15 @@ class StoreView(StoreReport):
         return found
 
 
-def inspect(asked: Look) -> StoreView:
+def inspect(request: Look) -> StoreView:
     """Look at a store, or one stream of it. Raises when it is none, or when a key is needed."""
-    disk, progress = asked.disk, asked.progress
-    plan = make_plan(asked.path, stream=asked.log, key=asked.key, disk=disk)
+    disk, progress = request.disk, request.progress
+    plan = make_plan(request.path, stream=request.log, key=request.key, disk=disk)
     on, total = disk or disk_at(plan.path), plan.file_bytes
     report = None
-    if not asked.quick:
-        facts = run_plan(plan, disk=disk, threads=asked.threads, progress=progress, rounds=2)
-        report = report_on(plan, facts, disk=disk, threads=asked.threads)
+    if not request.quick:
+        facts = run_plan(plan, disk=disk, threads=request.threads, progress=progress, rounds=2)
+        report = report_on(plan, facts, disk=disk, threads=request.threads)
     view = StoreView(plan.path)
     view.writer = next((found.writer for found in plan.streams.values() if found.writer), None)
     done = total

@@ -136,11 +136,11 @@ class VerifyReport(StoreReport):
         return found
 
 
-def verify(asked: Look) -> VerifyReport:
+def verify(request: Look) -> VerifyReport:
     """Check a store, or one stream of it. Raises only when nothing can be said: no store, no key."""
-    plan = make_plan(asked.path, stream=asked.log, key=asked.key, disk=asked.disk)
-    facts = run_plan(plan, disk=asked.disk, threads=asked.threads, progress=asked.progress)
-    return report_on(plan, facts, disk=asked.disk, threads=asked.threads)
+    plan = make_plan(request.path, stream=request.log, key=request.key, disk=request.disk)
+    facts = run_plan(plan, disk=request.disk, threads=request.threads, progress=request.progress)
+    return report_on(plan, facts, disk=request.disk, threads=request.threads)
 
 
 class StoreCheckPlan(CheckPlan):

@@ -29,12 +29,12 @@ from headrace.layouts.salvage import SalvageReport, SavedLog, build_beside, chec
 from headrace.layouts.unread import Unread
 
 
-def salvage(asked: Look, out: str, unread: list[Unread]) -> SalvageReport:
+def salvage(request: Look, out: str, unread: list[Unread]) -> SalvageReport:
     """Copy what is sound into a new store at `out`. The source is only read."""
-    disk, progress, threads = asked.disk, asked.progress, asked.threads
+    disk, progress, threads = request.disk, request.progress, request.threads
     on = disk or Disk.real()
-    target = check_target(on, asked.path, out)
-    plan = make_plan(asked.path, stream=asked.log, key=asked.key, disk=disk)
+    target = check_target(on, request.path, out)
+    plan = make_plan(request.path, stream=request.log, key=request.key, disk=disk)
     total = 2 * plan.file_bytes
     facts = run_plan(plan, disk=disk, threads=threads, progress=progress, rounds=2)
     checked = report_on(plan, facts, disk=disk, threads=threads)

@@ -15,24 +15,24 @@ from headrace.spark.options import LOG_VIEW, ReadOptions
 from headrace.spark.planning import directories
 
 
-def columns_of(asked: ReadOptions) -> Columns:
+def columns_of(options: ReadOptions) -> Columns:
     """Everything that the view has: for messages with `_corrupt` where damage is shown, and with the layout's own by option."""
-    if asked.view != LOG_VIEW:
+    if options.view != LOG_VIEW:
         from headrace.spark.views import VIEWS
 
-        return VIEWS[asked.view][1]
+        return VIEWS[options.view][1]
     more: dict[str, pa.DataType] = {}
-    if asked.layout_columns or set(asked.columns) - set(MESSAGE) - {CORRUPT}:
-        more = dict(layout_columns(directories(asked.path)))
-    return {**MESSAGE, **more, **({CORRUPT: FINDING} if asked.mode == PERMISSIVE else {})}
+    if options.layout_columns or set(options.columns) - set(MESSAGE) - {CORRUPT}:
+        more = dict(layout_columns(directories(options.path)))
+    return {**MESSAGE, **more, **({CORRUPT: FINDING} if options.mode == PERMISSIVE else {})}
 
 
-def checked(asked: ReadOptions, names: Sequence[str]) -> list[str]:
+def checked(options: ReadOptions, names: Sequence[str]) -> list[str]:
     """The columns of a query. BadInput for one that is not there, and where damage would look like messages."""
-    if asked.view == LOG_VIEW and set(names) - set(MESSAGE) - {CORRUPT}:
-        asked = replace(asked, layout_columns=True)
-    columns = known(columns_of(asked), names)
-    if asked.view == LOG_VIEW and asked.mode == PERMISSIVE and CORRUPT not in columns:
+    if options.view == LOG_VIEW and set(names) - set(MESSAGE) - {CORRUPT}:
+        options = replace(options, layout_columns=True)
+    columns = known(columns_of(options), names)
+    if options.view == LOG_VIEW and options.mode == PERMISSIVE and CORRUPT not in columns:
         raise BadInput(
             f"headrace source: mode=PERMISSIVE shows damage as rows: the column {CORRUPT} is needed to tell them apart"
         )
