@@ -17,7 +17,7 @@ import pytest
 import headrace
 from headrace.cli.main import run
 from headrace.layouts.log_names import choose_logs
-from headrace.layouts.report import settled_below
+from headrace.layouts.report import floor_below
 from headrace.ops.archive import ArchiveOptions, archive
 from tests.support import vectors
 
@@ -139,7 +139,7 @@ def test_messages_without_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert converted and all(line["time"] > "2020" for line in converted)
 
 
-def test_a_floor_is_the_last_that_is_settled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_floor_is_the_last_that_is_acked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with headrace.open(tmp_path / "k", mode="rw", create=True, layout="kafka") as volume:
         log = volume.create("orders-0")
         volume.commit([log.append(headrace.batch("x", [b"m"] * 9))])
@@ -148,9 +148,9 @@ def test_a_floor_is_the_last_that_is_settled(tmp_path: Path, capsys: pytest.Capt
         volume.write_offsets("idle", {"orders-0": 0})
     assert run(["inspect", str(tmp_path / "k")]) == 0
     out = capsys.readouterr().out
-    assert "worker: next 6, settled up to 5, 0 pending" in out
-    assert "idle: next 0, nothing settled, 0 pending" in out
-    assert (settled_below(1, origin=1), settled_below(2, origin=1)) == (None, 1)
+    assert "worker: next 6, acked up to 5, 0 pending" in out
+    assert "idle: next 0, nothing acked, 0 pending" in out
+    assert (floor_below(1, origin=1), floor_below(2, origin=1)) == (None, 1)
 
 
 def test_converting_shows_no_bytes_in_its_progress(topics: Path, tmp_path: Path) -> None:

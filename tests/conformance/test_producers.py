@@ -71,7 +71,7 @@ async def once_more(server: TestServer, kept: int) -> None:
     await client.close()
 
 
-async def settled(server: TestServer) -> None:
+async def raise_floors(server: TestServer) -> None:
     client = await nats.connect(server.url)
     assert (await ask(client, "SETTLE", producer=PRODUCER, below=500))["floor"] == 500
     assert (await publish(client.jetstream(), 499)).duplicate
@@ -88,4 +88,4 @@ def test_a_client_that_numbers_its_messages(tmp_path: Path) -> None:
             asyncio.run(asyncio.sleep(WINDOW_S * 2))
             server.start()
             asyncio.run(once_more(server, 50 + at))
-        asyncio.run(settled(server))
+        asyncio.run(raise_floors(server))

@@ -48,7 +48,9 @@ def check_all_is_there(memory: Disk, witness: Witness, keep: str) -> None:
     check_found(witness, Snapshot.of(store))
     before = store.state()
     floor = (
-        witness.settled.last if witness.step is None else witness.step.lowers_last_to or witness.settled.last
+        witness.confirmed.last
+        if witness.step is None
+        else witness.step.lowers_last_to or witness.confirmed.last
     )
     ticket = store.append(headrace.batch("s.0", [b"afterwards"]))
     store.commit(ticket.mark)
@@ -170,7 +172,7 @@ class TestPoison:
             41,
             42,
             43,
-        } <= found.messages.keys() and witness.settled.messages.items() <= found.messages.items()
+        } <= found.messages.keys() and witness.confirmed.messages.items() <= found.messages.items()
         assert not open_volume(disk.crash(0, "all")).open(STREAM).damage()
 
     def test_opening_again_heals_too(self, faulty_disk: FaultyDisk) -> None:
@@ -182,7 +184,7 @@ class TestPoison:
             store.commit(ticket.mark)
         for keep, there in (("none", False), ("all", True)):
             found = Snapshot.of(open_volume(faulty_disk.memory.crash(0, keep)).open(STREAM))
-            assert witness.settled.messages.items() <= found.messages.items()
+            assert witness.confirmed.messages.items() <= found.messages.items()
             assert (41 in found.messages) is there
 
     @pytest.mark.parametrize("at", range(6))
@@ -284,7 +286,7 @@ class TestFullDisk:
         disk = faulty_disk.memory.crash(0, "none")
         found = Snapshot.of(open_volume(disk).open(STREAM))
         assert found == Snapshot.of(store)
-        assert witness.settled.messages.items() <= found.messages.items()
+        assert witness.confirmed.messages.items() <= found.messages.items()
 
     def test_removing_works_through_the_reserve(self, memory_disk: Disk) -> None:
         """Space is counted here: the reserve's bytes are what the tombstones need."""
@@ -325,8 +327,8 @@ class TestFullDisk:
                 store.append(headrace.batch("s.0", [b"refused"]))
             with pytest.raises(DiskFull):
                 store.remove([1])
-        assert Snapshot.of(store).messages == witness.settled.messages
+        assert Snapshot.of(store).messages == witness.confirmed.messages
         faulty_disk.plan.clear()
         witness.append(store, some(41, 3))
         found = Snapshot.of(open_volume(faulty_disk.memory.crash(0, "none")).open(STREAM))
-        assert found == witness.settled
+        assert found == witness.confirmed

@@ -32,7 +32,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     headers: str = "nats"
     reported_again: bool = False
-    """The loss shows in what is there, as long as nobody settles it."""
+    """The loss shows in what is there, as long as nobody records it."""
 
     def open(self, disk: Disk, mode: str = "r", *, create: bool = False) -> Volume:
         where = layout_named(self.layout)

@@ -56,7 +56,7 @@ def everyday(disk: Disk, witness: Witness) -> None:
     witness.compact(store, 28)
     store.skip_msg()
     store.commit()
-    witness.settled = Snapshot.of(store)
+    witness.confirmed = Snapshot.of(store)
     witness.append(store, some(60, 12))
     witness.consume(store, "C", [30], [30, 5])
     store.consumers.checkpoint()
@@ -120,7 +120,7 @@ def expiring(disk: Disk, witness: Witness) -> None:
     with witness.doing(store, _everything_goes()):
         store.tick(clock())
         store.commit()
-    assert not witness.settled.messages
+    assert not witness.confirmed.messages
     for first in (26, 51):
         witness.append(store, some(first, 25))
         clock.advance(3600)
@@ -155,7 +155,7 @@ def check(disk: Disk, witness: Witness, point: CrashPoint) -> None:
     ticket = store.append(headrace.batch("s.0", [b"after the crash"]))
     store.commit(ticket.mark)
     step = witness.step
-    floor = witness.settled.last if step is None or step.lowers_last_to is None else step.lowers_last_to
+    floor = witness.confirmed.last if step is None or step.lowers_last_to is None else step.lowers_last_to
     assert ticket.first > max(floor, found.last), f"sequence {ticket.first} was given out before"
     volume.close()
 
@@ -215,7 +215,7 @@ def random_work(seed: int) -> Callable[[Disk, Witness], None]:
         store = witness.create(volume, subjects=["s.>"], compression=chance.choice(["none", "s2"]))
         written = 1
         for _ in range(chance.randrange(6, 16)):
-            live = sorted(witness.settled.messages)
+            live = sorted(witness.confirmed.messages)
             kind = chance.randrange(12) if live else 0
             if kind < 4:
                 count = chance.randrange(1, 40)
@@ -228,9 +228,9 @@ def random_work(seed: int) -> Callable[[Disk, Witness], None]:
             elif kind == 6:
                 witness.compact(store, chance.choice(live) + chance.randrange(2))
             elif kind == 7:
-                witness.truncate(store, chance.randrange(live[0], witness.settled.last + 1))
+                witness.truncate(store, chance.randrange(live[0], witness.confirmed.last + 1))
             elif kind == 8:
-                witness.purge_subject(store, witness.settled.messages[chance.choice(live)][1][0])
+                witness.purge_subject(store, witness.confirmed.messages[chance.choice(live)][1][0])
             elif kind == 9 and chance.random() < 0.5:
                 witness.purge(store)
             elif kind == 10:

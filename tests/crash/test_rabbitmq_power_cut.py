@@ -168,9 +168,9 @@ def check(disk: Disk, notes: Notes, point: CrashPoint) -> None:
         given = {**notes.confirmed[name], **found.get(name, {})}
         assert ticket.first > max(given, default=-1), f"{ticket.first} was given out before"
     volume.close()
-    settled = content(open_volume(disk.crash(0, "none"), clock))
+    crashed = content(open_volume(disk.crash(0, "none"), clock))
     for name, messages in found.items():
-        assert messages.items() <= settled[name].items()
+        assert messages.items() <= crashed[name].items()
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ class Said:
     ids: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     acking: set[tuple[str, str, int]] = field(default_factory=set[tuple[str, str, int]])
     """Stream, consumer, sequence: an ack was sent."""
-    settled: set[tuple[str, str, int]] = field(default_factory=set[tuple[str, str, int]])
+    acked: set[tuple[str, str, int]] = field(default_factory=set[tuple[str, str, int]])
     """Its double ack was answered."""
     deleting: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     deleted: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
@@ -135,7 +135,7 @@ class Day:
         for each in got:
             self.said.saw(stream, each.seq)
             where = (stream, name, each.seq)
-            assert where not in self.said.settled, f"{where} was settled and is delivered again"
+            assert where not in self.said.acked, f"{where} was acked and is delivered again"
         return got
 
     def acknowledge(self, stream: str, name: str, got: list[Got], *, double: bool, body: bytes = b"") -> None:
@@ -146,7 +146,7 @@ class Day:
         answers = self.wire.ask([(each.letter.reply, None, body) for each in got])
         for each, letter in zip(got, answers, strict=True):
             if letter is not None:
-                self.said.settled.add((stream, name, each.seq))
+                self.said.acked.add((stream, name, each.seq))
         if None in answers:
             raise Dark("a double ack")
 
@@ -204,7 +204,7 @@ def check(disk: Disk, said: Said, point: CrashPoint) -> None:
     for (stream, name), letters in got.items():
         left = {each.seq for each in drain(wire, stream, name)}
         back = left & {each.seq for each in letters}
-        assert not back, f"{back} were settled after the first power cut and came back after the second"
+        assert not back, f"{back} were acked after the first power cut and came back after the second"
 
 
 def check_stored(day: Day) -> None:
@@ -219,8 +219,8 @@ def check_stored(day: Day) -> None:
         gone = (stream, seq) in said.deleting or (stream != "L" and not said.wanted_by(stream, seq))
         assert found is not None or gone, f"{stream} {seq} was acknowledged and is lost"
         assert found is None or (stream, seq) not in said.deleted, f"{stream} {seq} was deleted and is back"
-        settled = stream == "W" and (stream, "w", seq) in said.settled
-        assert found is None or not settled, f"{stream} {seq} was settled and is still in the queue"
+        acked = stream == "W" and (stream, "w", seq) in said.acked
+        assert found is None or not acked, f"{stream} {seq} was acked and is still in the queue"
 
 
 def check_sequences(day: Day) -> None:
@@ -232,15 +232,15 @@ def check_sequences(day: Day) -> None:
 
 
 def check_delivered(day: Day) -> dict[tuple[str, str], list[Got]]:
-    """Everything comes that was not acked, nothing that was settled, nothing twice."""
+    """Everything comes that was not acked, nothing that was acked, nothing twice."""
     said, found = day.said, dict[tuple[str, str], list[Got]]()
     day.model.pass_time(60 * SECOND)
     for stream, name in CONSUMERS:
         got = found[stream, name] = drain(day.wire, stream, name)
         seqs = [each.seq for each in got]
         assert len(seqs) == len(set(seqs)), f"{name}: something came twice in {seqs}"
-        settled = {seq for of, by, seq in said.settled if (of, by) == (stream, name)}
-        assert not settled & set(seqs), f"{name}: {settled & set(seqs)} were settled and came back"
+        acked = {seq for of, by, seq in said.acked if (of, by) == (stream, name)}
+        assert not acked & set(seqs), f"{name}: {acked & set(seqs)} were acked and came back"
         owed = {
             seq
             for of, seq in said.stored

@@ -1,6 +1,6 @@
 """A witness beside a store: what was acknowledged, what was under way when it stopped, and what must hold then.
 
-settled     the store as it was when the last step was acknowledged: all of it must be found again
+confirmed   the store as it was when the last step was acknowledged: all of it must be found again
 step        what was under way: which messages it may take, which it may add, how far the last may fall
 """
 
@@ -71,7 +71,7 @@ class Witness:
     """Writes to a store and remembers what it was promised."""
 
     def __init__(self) -> None:
-        self.settled = Snapshot()
+        self.confirmed = Snapshot()
         self.created = False
         self.clock = FakeClock()
         self.store: FileStreamStore | None = None
@@ -83,7 +83,7 @@ class Witness:
         """Around one step; leaving it means that the step was acknowledged."""
         self.step = step
         yield
-        self.settled, self.step = Snapshot.of(store), None
+        self.confirmed, self.step = Snapshot.of(store), None
         self.done.append(step.name)
 
     def note_addition(self, seq: int, content: Content) -> None:
@@ -96,7 +96,7 @@ class Witness:
     def create(self, volume: JetStreamVolume, **options: object) -> FileStreamStore:
         self.step = Step("create")
         store = self.store = volume.create(STREAM, **options)
-        self.created, self.settled, self.step = True, Snapshot.of(store), None
+        self.created, self.confirmed, self.step = True, Snapshot.of(store), None
         return store
 
     def append(self, store: FileStreamStore, messages: Iterable[Content], *, evicts: bool = False) -> None:
@@ -113,34 +113,34 @@ class Witness:
     def remove(self, store: FileStreamStore, seqs: list[int]) -> None:
         with self.doing(store, Step("remove", lambda seq: seq in seqs)):
             store.commit(store.remove(seqs).mark)
-        assert not set(seqs) & self.settled.messages.keys()
+        assert not set(seqs) & self.confirmed.messages.keys()
 
     def erase(self, store: FileStreamStore, seq: int) -> None:
         with self.doing(store, Step("erase", lambda each: each == seq)):
             assert store.erase_msg(seq)
-        assert seq not in self.settled.messages
+        assert seq not in self.confirmed.messages
 
     def purge(self, store: FileStreamStore) -> None:
         with self.doing(store, Step("purge", lambda _seq: True)):
             store.purge()
-        assert not self.settled.messages
+        assert not self.confirmed.messages
 
     def purge_subject(self, store: FileStreamStore, subject: str, keep: int = 0) -> None:
-        doomed = [seq for seq, (_, what) in self.settled.messages.items() if what[0] == subject]
+        doomed = [seq for seq, (_, what) in self.confirmed.messages.items() if what[0] == subject]
         doomed = doomed[: len(doomed) - keep]
         with self.doing(store, Step("purge_ex", lambda seq: seq in doomed)):
             assert store.purge_ex(subject, 0, keep) == len(doomed)
-        assert not set(doomed) & self.settled.messages.keys()
+        assert not set(doomed) & self.confirmed.messages.keys()
 
     def compact(self, store: FileStreamStore, seq: int) -> None:
         with self.doing(store, Step("compact", lambda each: each < seq)):
             store.compact(seq)
-        assert min(self.settled.messages, default=seq) >= seq
+        assert min(self.confirmed.messages, default=seq) >= seq
 
     def truncate(self, store: FileStreamStore, seq: int) -> None:
         with self.doing(store, Step("truncate", lambda each: each > seq, lowers_last_to=seq)):
             store.truncate(seq)
-        assert self.settled.last == seq
+        assert self.confirmed.last == seq
 
     def update_config(self, store: FileStreamStore, **changes: object) -> None:
         config = msgspec.structs.replace(store.config, **changes)
@@ -153,7 +153,7 @@ class Witness:
             store.consumer_store(name, config)
 
     def consume(self, store: FileStreamStore, name: str, seqs: list[int], acks: list[int]) -> None:
-        """Deliver and settle, all in one commit: after a crash any beginning of it may be found."""
+        """Deliver and ack, all in one commit: after a crash any beginning of it may be found."""
         consumer = store.consumers.get(name)
         step = Step("consume")
         at = consumer.state().delivered.consumer
@@ -180,7 +180,7 @@ def open_volume(disk: Disk, **options: object) -> JetStreamVolume:
 
 def check_found(witness: Witness, found: Snapshot) -> None:
     """What a store shows after a stop against what was promised before."""
-    before, step = witness.settled, witness.step or Step("nothing")
+    before, step = witness.confirmed, witness.step or Step("nothing")
     for seq, message in before.messages.items():
         if seq in found.messages:
             assert found.messages[seq] == message, f"message {seq} changed"

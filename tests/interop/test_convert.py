@@ -44,7 +44,7 @@ def jetstream(tmp_path_factory: pytest.TempPathFactory) -> Path:
             api.ask("CONSUMER.DURABLE.CREATE.ORDERS.WORKER", {"stream_name": "ORDERS", "config": config})
             taken = api.pull("ORDERS", "WORKER", 5)
             for _, reply in (taken[0], taken[1], taken[3]):
-                api.settle(reply)
+                api.ack(reply)
     finally:
         server.stop()
     return path
@@ -58,7 +58,7 @@ def wanted(path: Path) -> list[tuple[int, bytes]]:
 
 
 def test_nats_streaming_to_jetstream(nats_server: NatsServers, tmp_path: Path) -> None:
-    """Sequences, times, subjects; where durables and queue groups stand, and what they have not settled."""
+    """Sequences, times, subjects; where durables and queue groups stand, and what they have not acked."""
     with StreamingServer(tmp_path / "stan") as server, StanClient(server.port, "worker") as client:
         client.publish_many("orders.new", [b"order %d" % n for n in range(60)])
         inbox, acks = client.subscribe("orders.new", durable="d")
@@ -193,7 +193,7 @@ def test_partitions_into_one_stream(nats_server: NatsServers, tmp_path: Path) ->
         assert told["delivered"]["stream_seq"] == last
         assert told["num_ack_pending"] == sum(seq < last for seq in open_ones)
         taken = [seq for seq, _ in api.pull("ORDERS", "billing", len(open_ones))]
-        assert sorted(taken) == open_ones, "what the group had not settled, and nothing else"
+        assert sorted(taken) == open_ones, "what the group had not acked, and nothing else"
 
 
 def test_a_queue_into_a_work_queue(nats_server: NatsServers, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_queue_into_a_work_queue(nats_server: NatsServers, tmp_path: Path) -> 
         taken = api.pull("jobs", "W", 20)
         assert [seq for seq, _ in taken] == list(range(1, 21))
         for _, reply in taken[:5]:
-            api.settle(reply)
+            api.ack(reply)
         assert api.state("jobs")["messages"] == 15
         assert unexpected(server) == []
 

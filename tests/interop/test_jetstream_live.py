@@ -66,8 +66,8 @@ def test_there_and_back_and_there_again(nats_server: NatsServers, tmp_path: Path
             api.remove("CUT", 50 + hop, erase=True)
             api.purge("LIMITS", filter=f"limits.{hop}")
             taken = api.pull("QUEUE", "WORKER", 2)
-            api.settle(taken[0][1])
-            api.settle(api.pull("PLAIN", "READER", 1)[0][1])
+            api.ack(taken[0][1])
+            api.ack(api.pull("PLAIN", "READER", 1)[0][1])
             states = {name: told(api, name) for name in expected}
             positions = {
                 (name, each): api.consumer_position(name, each)

@@ -95,7 +95,7 @@ class TestMoves:
         apply_acks(state, rules, 2, 2)
         assert state.ack_floor == SequencePair(0, 0)
 
-    def test_ack_all_settles_everything_below(self) -> None:
+    def test_ack_all_acks_everything_below(self) -> None:
         state, rules = delivered(5, "all")
         apply_delivered(state, rules, 6, 2, 2, T)
         apply_acks(state, rules, 4, 4)
@@ -320,7 +320,7 @@ def test_another_configuration_is_saved() -> None:
 
 @pytest.mark.parametrize("keep", ["none", "all", "random"])
 def test_a_power_cut_at_every_sync(keep: str) -> None:
-    """What commit answered for is there; nothing is settled that nobody acked; nothing is skipped."""
+    """What commit answered for is there; nothing counts as acked that nobody acked; nothing is skipped."""
 
     def run(disk: Disk, seen: dict[str, Any]) -> None:
         disk.create_dir_all(DIR)
@@ -383,8 +383,8 @@ def test_a_power_cut_at_every_sync(keep: str) -> None:
                 assert found.doubtful() == []
                 state = found.state_of("C")
                 assert state.delivered.stream >= seen["delivered"]
-                settled = set(range(1, state.delivered.stream + 1)) - set(state.pending)
-                assert seen["acked"] <= settled <= seen["maybe"]
+                acked = set(range(1, state.delivered.stream + 1)) - set(state.pending)
+                assert seen["acked"] <= acked <= seen["maybe"]
                 second = found.get("D") if "D" in found.names() else None
                 assert (second and second.config) in seen["second"]
                 assert not [each for each in found.damage() if each.kind in ("missing", "metadata")]

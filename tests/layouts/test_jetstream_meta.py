@@ -88,7 +88,7 @@ def test_filled_adds_nothing_to_what_the_real_server_filled(path: Path) -> None:
     assert config.filled() == config
 
 
-def test_filled_settles_a_bare_configuration_as_the_server_does() -> None:
+def test_filled_completes_a_bare_configuration_as_the_server_does() -> None:
     bare = StreamConfig(name="ORDERS", max_msgs=0, max_age=10_000_000_000).filled()
     assert (bare.subjects, bare.max_msgs, bare.duplicate_window) == (("ORDERS",), -1, 10_000_000_000)
     assert bare.metadata == {"_nats.req.level": "0"}

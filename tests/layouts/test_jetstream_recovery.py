@@ -87,9 +87,9 @@ def test_recovery_case_opened_for_writing(
         for name, seqs in before.items():
             store = volume.open(name)
             # On a work queue readers see no message that is acknowledged; its removal is the server's.
-            settled = {r.seq for r in store} - {*seqs}
-            assert [r.seq for r in store if r.seq not in settled] == seqs
-            assert not settled or store.config.retention != "limits"  # type: ignore[attr-defined]
+            acked = {r.seq for r in store} - {*seqs}
+            assert [r.seq for r in store if r.seq not in acked] == seqs
+            assert not acked or store.config.retention != "limits"  # type: ignore[attr-defined]
             last = store.state().last_seq
             ticket = store.append_copy(headrace.batch("x", [b"new"]))
             volume.commit([ticket])

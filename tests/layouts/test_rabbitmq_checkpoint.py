@@ -305,9 +305,9 @@ def test_power_cut_around_every_checkpoint(crash_driver: CrashDriver) -> None:
             assert confirmed.items() <= found.items(), f"{name}: a confirmed message is lost"
             assert put(volume, volume.open(name), [b"after"]).first > max(confirmed)
         volume.close()
-        settled = open_volume(disk.crash(0, "none"))
+        crashed = open_volume(disk.crash(0, "none"))
         for name, confirmed in notes.items():
-            found = {r.position: r.data for r in settled.open(name)}
+            found = {r.position: r.data for r in crashed.open(name)}
             assert confirmed.items() <= found.items() and b"after" in found.values()
 
     report = crash_driver.run(lives, check, notes=dict)

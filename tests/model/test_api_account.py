@@ -143,7 +143,7 @@ def test_a_failure_of_ours_is_answered(tmp_path: Path, monkeypatch: pytest.Monke
         def broken(*_: Any, **__: Any) -> None:
             raise RuntimeError("oops")
 
-        monkeypatch.setattr(model.account(), "settle", broken)
+        monkeypatch.setattr(model.account(), "apply_defaults", broken)
         assert create(client, "S") == 10051
         monkeypatch.undo()
         monkeypatch.setattr(model.account(), "_factory", broken)

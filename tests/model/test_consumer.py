@@ -63,7 +63,7 @@ def test_the_floor_waits_for_gaps_and_jumps_over_filtered_messages(world: World)
     assert world.numbers()[2:4] == (2, 4)
 
 
-def test_ack_all_settles_everything_below(world: World) -> None:
+def test_ack_all_acks_everything_below(world: World) -> None:
     world.stream()
     world.put(*["s.1"] * 6)
     world.consumer(ack_policy="all")
@@ -74,7 +74,7 @@ def test_ack_all_settles_everything_below(world: World) -> None:
     assert world.numbers() == (5, 5, 4, 4, 1, 0, 1)
 
 
-def test_ack_none_is_settled_when_it_is_sent(world: World) -> None:
+def test_ack_none_is_acked_when_it_is_sent(world: World) -> None:
     world.stream()
     world.put(*["s.1"] * 3)
     world.consumer(ack_policy="none")
@@ -99,7 +99,7 @@ def test_pending_counts_follow_publishes_deletes_and_purges(world: World) -> Non
     assert world.numbers() == (1, 7, 1, 7, 0, 0, 0)
 
 
-def test_a_deleted_pending_message_is_settled_and_told(world: World) -> None:
+def test_a_deleted_pending_message_is_done_and_reported(world: World) -> None:
     world.stream()
     world.put(*["s.1"] * 5)
     world.consumer()
@@ -490,7 +490,7 @@ def test_an_ack_before_the_delivery_is_neither_recorded_nor_confirmed(
     assert seqs(world.fetch(5)) == [2, 3]
     confirmed = world.client.request(first.reply, word)
     assert confirmed is not None and confirmed.data == b""
-    assert world.client.request(first.reply, word) is not None, "settled is settled"
+    assert world.client.request(first.reply, word) is not None, "acked is acked"
     assert world.numbers()[2:5] == (1, 1, 2)
 
 

@@ -1,6 +1,6 @@
 """A consumer against a model of a few lines: random publishes, fetches, acks of all kinds, time, deletes, restarts.
 
-The model keeps what was delivered and not settled, and when each message is due again. After every step the numbers
+The model keeps what was delivered and not acked, and when each message is due again. After every step the numbers
 that the API shows are those of the model; what is delivered is what the model says, in its order.
 """
 
@@ -52,7 +52,7 @@ class Plain:
     queue: list[int] = field(default_factory=list[int])
     last = number = stored = 0
 
-    def settle(self, seq: int) -> None:
+    def finish(self, seq: int) -> None:
         self.out.pop(seq, None)
         self.given_up.discard(seq)
         self.queue = [each for each in self.queue if each != seq]
@@ -66,7 +66,7 @@ class Plain:
                     self.queue.append(seq)
 
     def give_up(self, seq: int) -> None:
-        self.settle(seq)
+        self.finish(seq)
         self.given_up.add(seq)
 
     def next(self, count: int) -> list[int]:
@@ -149,14 +149,14 @@ class Pair:
     def delete(self, seq: int) -> None:
         self.world.client.api("STREAM.MSG.DELETE.S", {"seq": seq})
         self.plain.wanted.remove(seq)
-        self.plain.settle(seq)
+        self.plain.finish(seq)
 
     def answer(self, kind: str, seq: int) -> None:
         world, plain, sent = self.world, self.plain, self.plain.out[seq]
         bodies = {"ack": b"", "nak": b"-NAK", "later": b"-NAK 2s", "term": b"+TERM", "progress": b"+WPI"}
         world.ack(sent.letter, bodies[kind])
         if kind in ("ack", "term"):
-            plain.settle(seq)
+            plain.finish(seq)
         elif kind == "nak" and seq not in plain.queue:
             plain.queue.append(seq)
         elif kind == "later":

@@ -21,29 +21,29 @@ STREAM = StreamConfig(name="S", subjects=("s.>",)).filled()
 QUEUE = StreamConfig(name="W", subjects=("w.>",), retention="workqueue").filled()
 
 
-def settle(
+def apply_defaults(
     stream: StreamConfig = STREAM, caps: Caps | None = None, pedantic: bool = False, **fields: Any
 ) -> ConsumerConfig:
     request = read(to_json({"config": fields}), CreateConsumerRequest)
-    return consumer_rules.settle(request.config, stream, caps or Caps(), pedantic=pedantic)
+    return consumer_rules.apply_defaults(request.config, stream, caps or Caps(), pedantic=pedantic)
 
 
 def refused(*args: Any, **fields: Any) -> int:
     with pytest.raises(ApiError) as told:
-        settle(*args, **fields)
+        apply_defaults(*args, **fields)
     return told.value.err_code
 
 
 def test_what_is_left_open_is_filled_in() -> None:
-    config = settle(ack_policy="explicit")
+    config = apply_defaults(ack_policy="explicit")
     assert (config.ack_wait, config.max_deliver) == (30 * SECOND, -1)
     assert (config.max_ack_pending, config.max_waiting) == (1000, 512)
-    assert settle().max_ack_pending == 0, "nothing is acked"
-    assert settle(ack_policy="explicit", backoff=[SECOND, 5 * SECOND]).ack_wait == SECOND
-    assert settle(deliver_subject="d").max_waiting == 0
-    assert settle(caps=Caps(max_ack_pending=50), ack_policy="all").max_ack_pending == 50
+    assert apply_defaults().max_ack_pending == 0, "nothing is acked"
+    assert apply_defaults(ack_policy="explicit", backoff=[SECOND, 5 * SECOND]).ack_wait == SECOND
+    assert apply_defaults(deliver_subject="d").max_waiting == 0
+    assert apply_defaults(caps=Caps(max_ack_pending=50), ack_policy="all").max_ack_pending == 50
     assert consumer_rules.created(config).inactive_threshold == 5 * SECOND
-    durable = consumer_rules.created(settle(durable_name="d"))
+    durable = consumer_rules.created(apply_defaults(durable_name="d"))
     assert (durable.name, durable.inactive_threshold) == ("d", 0)
 
 
@@ -77,7 +77,7 @@ def test_what_cannot_work_is_refused(fields: dict[str, Any], number: int) -> Non
 def test_limits_of_stream_and_server() -> None:
     limits = ConsumerLimits(inactive_threshold=SECOND, max_ack_pending=10)
     stream = StreamConfig(name="L", consumer_limits=limits).filled()
-    assert settle(stream, ack_policy="explicit").max_ack_pending == 10
+    assert apply_defaults(stream, ack_policy="explicit").max_ack_pending == 10
     assert refused(stream, ack_policy="explicit", max_ack_pending=11) == 10121
     assert refused(stream, inactive_threshold=2 * SECOND) == 10153
     assert refused(stream, None, True, ack_policy="explicit") == 10157
@@ -103,7 +103,7 @@ def queue_with(*filters: tuple[str, ...]) -> list[ConsumerConfig]:
 def test_one_consumer_per_message_of_a_work_queue(
     there: list[tuple[str, ...]], fields: dict[str, Any], number: int | None
 ) -> None:
-    config = settle(QUEUE, **{"ack_policy": "explicit", **fields})
+    config = apply_defaults(QUEUE, **{"ack_policy": "explicit", **fields})
     others = queue_with(*there)
     if number is None:
         consumer_rules.check_beside(config, QUEUE, others)
@@ -114,8 +114,8 @@ def test_one_consumer_per_message_of_a_work_queue(
 
 
 def test_what_may_change() -> None:
-    before = consumer_rules.created(settle(durable_name="d", ack_policy="explicit"))
-    after = settle(durable_name="d", ack_policy="explicit", filter_subject="s.1", max_ack_pending=5)
+    before = consumer_rules.created(apply_defaults(durable_name="d", ack_policy="explicit"))
+    after = apply_defaults(durable_name="d", ack_policy="explicit", filter_subject="s.1", max_ack_pending=5)
     assert consumer_changes.check_update(before, after, active=False).filter_subject == "s.1"
     for change in (
         {"ack_policy": "all"},
@@ -123,14 +123,18 @@ def test_what_may_change() -> None:
         {"deliver_subject": "x"},
         {"max_waiting": 5},
     ):
-        wanted = settle(**{"durable_name": "d", "ack_policy": "explicit", **change})
+        wanted = apply_defaults(**{"durable_name": "d", "ack_policy": "explicit", **change})
         with pytest.raises(ApiError, match="can not"):
             consumer_changes.check_update(before, wanted, active=False)
-    push = settle(durable_name="d", deliver_subject="one")
+    push = apply_defaults(durable_name="d", deliver_subject="one")
     with pytest.raises(ApiError) as told:
-        consumer_changes.check_update(push, settle(durable_name="d", deliver_subject="two"), active=True)
+        consumer_changes.check_update(
+            push, apply_defaults(durable_name="d", deliver_subject="two"), active=True
+        )
     assert told.value.err_code == 10013
-    moved = consumer_changes.check_update(push, settle(durable_name="d", deliver_subject="two"), active=False)
+    moved = consumer_changes.check_update(
+        push, apply_defaults(durable_name="d", deliver_subject="two"), active=False
+    )
     assert moved.deliver_subject == "two"
 
 

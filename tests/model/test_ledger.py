@@ -102,7 +102,7 @@ def test_what_needs_more_than_bookkeeping_ends_the_run() -> None:
     )
 
 
-def test_given_up_is_told_once_and_is_not_settled() -> None:
+def test_given_up_is_reported_once_and_is_not_acked() -> None:
     ledger = Ledger("explicit", 2, WAIT)
     ledger.sent(1, 0)
     ledger.sent(2, 0)
@@ -117,6 +117,6 @@ def test_given_up_is_told_once_and_is_not_settled() -> None:
     assert (ledger.take_exceeded(), ledger.take_exceeded()) == ([(2, 2)], [])
     assert (ledger.num_pending, ledger.num_redelivered) == (0, 2)
     assert (ledger.floor.consumer, ledger.floor.stream) == (0, 0)
-    assert ledger.settled_among([1, 2, 3]) == []
+    assert ledger.acked_among([1, 2, 3]) == []
     assert ledger.ack(1, 3) == [1]
-    assert ledger.settled_among([1, 2, 3]) == [1]
+    assert ledger.acked_among([1, 2, 3]) == [1]

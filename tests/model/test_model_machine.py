@@ -170,7 +170,7 @@ class ModelMachine(RuleBasedStateMachine):
         double=st.booleans(),
     )
     def acknowledge(self, data: st.DataObject, kinds: list[bytes], double: bool) -> None:
-        """Several acknowledgements in one buffer, of messages pending, settled long ago, or delivered twice."""
+        """Several acknowledgements in one buffer, of messages pending, acked long ago, or delivered twice."""
         name = data.draw(st.sampled_from(sorted(each for each, seen in self.seen.items() if seen)))
         chosen = [data.draw(st.sampled_from(self.seen[name][-12:])) for _ in kinds]
         pairs = list(zip(chosen, kinds, strict=True))

@@ -51,13 +51,13 @@ def info(client: Client, name: str) -> dict[str, Any]:
     return client.api(f"STREAM.INFO.{name}", {"deleted_details": True})
 
 
-def settle(model: Model) -> None:
+def run_until_idle(model: Model) -> None:
     for _ in range(20):
         model.run()
 
 
 def records(model: Model, name: str) -> list[Record]:
-    settle(model)
+    run_until_idle(model)
     return list(model.account().streams[name].store.read(1, 1 << 30, 1 << 40))
 
 
@@ -198,7 +198,7 @@ def test_restart_in_the_middle(tmp_path: Path, durability: str, monkeypatch: pyt
         assert [int(seq) for _, seq, shape in by_source if shape == "a.1"] == [*range(2, 51, 2)]
         model.client().api("STREAM.PURGE.S")
     with opened(tmp_path, durability=durability) as model:
-        settle(model)
+        run_until_idle(model)
         assert taken(model, "S") == []
         publish(model.client(), "a.0", b"next")
         assert [came_from(each) for each in records(model, "S")] == ["A 51 > > a.0"]
@@ -241,7 +241,7 @@ def test_an_origin_that_is_another_one(model: Model) -> None:
         publish(client, "a", data)
     assert len(records(model, "S")) == 2
     client.api("STREAM.DELETE.A")
-    settle(model)
+    run_until_idle(model)
     assert info(client, "S")["sources"][0]["error"]["err_code"] == 10059
     create(client, "A", subjects=["a"])
     for data in (b"3", b"4", b"5"):
@@ -334,7 +334,7 @@ def test_work_queues_and_interest(model: Model) -> None:
     assert [each.seq for each in records(model, "W")] == [2, 4, 6]
     # Nobody wants what an interest stream takes: only its sequences move.
     create(client, "I", sources=[{"name": "S"}], retention="interest")
-    settle(model)
+    run_until_idle(model)
     state = info(client, "I")["state"]
     assert (state["messages"], state["last_seq"]) == (0, 3)
     assert "interest retention" in refusal(client, "X", sources=[{"name": "I"}])
@@ -357,7 +357,7 @@ def test_republished_from_a_mirror_with_holes(model: Model) -> None:
     client.api("STREAM.MSG.DELETE.A", {"seq": 2})
     client.subscribe("again.>")
     create(client, "M", mirror={"name": "A"}, republish={"src": "a", "dest": "again.a"})
-    settle(model)
+    run_until_idle(model)
     numbers = [each.headers.split(b"Nats-Sequence: ")[1][:1] for each in client.take() if each.headers]
     assert numbers == [b"1", b"3", b"4"]
 

@@ -1,4 +1,4 @@
-"""What producers have done, against plain sets: publishes in any order, settling, removals, restarts and power cuts.
+"""What producers have done, against plain sets: publishes in any order, raised floors, removals, restarts and power cuts.
 
 Bytes go in and out through the exchange. Everything that was answered is durable, so after a power cut that keeps only
 what was synced the sets are the same as before. A number that is in its producer's set is never stored again.
@@ -124,7 +124,7 @@ class ProducerMachine(RuleBasedStateMachine):
             self.ids[msg_id] = (self.last, self.clock.now_ns)
 
     @rule(name=names, below=st.integers(0, 45))
-    def settle(self, name: str, below: int) -> None:
+    def raise_floor(self, name: str, below: int) -> None:
         said = self._api("SETTLE", {"producer": name, "below": below})
         self.done.setdefault(name, set()).update(range(below))
         assert said["success"] and said["producer"] == name
@@ -260,8 +260,8 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     full = publish(marked("a", 4 * far))["error"]
     assert full["err_code"] == 30002 and "'a'" in full["description"] and "settle" in full["description"]
     assert publish(marked("a", 3 * far))["duplicate"], "what is done is still known"
-    settled = wire.request("$HEADRACE.API.PRODUCER.SETTLE.S", b'{"producer":"a","below":%d}' % (1 << 50))
-    assert settled.json()["floor"] == 1 << 50 and settled.json()["numbers"] == 0
+    raised = wire.request("$HEADRACE.API.PRODUCER.SETTLE.S", b'{"producer":"a","below":%d}' % (1 << 50))
+    assert raised.json()["floor"] == 1 << 50 and raised.json()["numbers"] == 0
     assert publish(marked("a", 1 << 50))["seq"] == 4
     assert publish(marked("b", 6))["seq"] == 5
     many = publish(marked("c", 1))["error"]
@@ -477,5 +477,5 @@ def test_a_checkpoint_of_version_1_is_read(wide: bool) -> None:
     else:
         assert shown(stream.marks) == [("a", (1 << 50) + 1, (1 << 21) - 4, [tuple(ranges[1])])]
         assert not stream.store.damage()
-    stream.marks.settle("b", 3, 9)
+    stream.marks.raise_floor("b", 3, 9)
     assert disk.read(SIDE_FILE, 1 << 20)[4:8] == b"HRP2"

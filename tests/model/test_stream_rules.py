@@ -19,30 +19,31 @@ SECOND = 10**9
 OTHERS = {"OTHER": StreamConfig(name="OTHER", subjects=("other.>",), allow_direct=True).filled()}
 
 
-def settle(pedantic: bool = False, **fields: Any) -> StreamConfig:
+def apply_defaults(pedantic: bool = False, **fields: Any) -> StreamConfig:
     request = read(to_json({"name": "S", **fields}), StreamConfigRequest)
-    return stream_rules.settle(request, OTHERS, pedantic=pedantic)
+    return stream_rules.apply_defaults(request, OTHERS, pedantic=pedantic)
 
 
 def refused(pedantic: bool = False, **fields: Any) -> ApiError:
     with pytest.raises(ApiError) as told:
-        settle(pedantic, **fields)
+        apply_defaults(pedantic, **fields)
     return told.value
 
 
 def test_what_is_left_open_is_filled_in() -> None:
-    config = settle()
+    config = apply_defaults()
     assert config.subjects == ("S",)
     assert (config.max_msgs, config.max_bytes, config.max_msgs_per_subject, config.max_consumers) == (-1,) * 4
     assert (config.num_replicas, config.duplicate_window) == (1, 120 * SECOND)
     assert config.metadata == {"_nats.req.level": "0"}
-    assert settle(max_age=SECOND).duplicate_window == SECOND
-    assert settle(max_msgs=-7).max_msgs == -1
+    assert apply_defaults(max_age=SECOND).duplicate_window == SECOND
+    assert apply_defaults(max_msgs=-7).max_msgs == -1
     assert (
-        settle(republish={"dest": "r.>"}).republish == settle(republish={"src": ">", "dest": "r.>"}).republish
+        apply_defaults(republish={"dest": "r.>"}).republish
+        == apply_defaults(republish={"src": ">", "dest": "r.>"}).republish
     )
-    assert settle(mirror={"name": "OTHER"}).mirror_direct, "taken from the origin"
-    marked = settle(subject_delete_marker_ttl=SECOND, deny_purge=True)
+    assert apply_defaults(mirror={"name": "OTHER"}).mirror_direct, "taken from the origin"
+    marked = apply_defaults(subject_delete_marker_ttl=SECOND, deny_purge=True)
     assert (marked.allow_msg_ttl, marked.allow_rollup_hdrs, marked.deny_purge) == (True, True, False)
 
 
@@ -51,9 +52,9 @@ def test_what_is_left_open_is_filled_in() -> None:
         {}, optional={"max_msgs": st.integers(-3, 3), "max_age": st.sampled_from([0, SECOND])}
     )
 )
-def test_settling_twice_changes_nothing(fields: dict[str, int]) -> None:
-    config = settle(**fields)
-    assert stream_rules.settle(config, OTHERS) == config
+def test_defaults_applied_twice_change_nothing(fields: dict[str, int]) -> None:
+    config = apply_defaults(**fields)
+    assert stream_rules.apply_defaults(config, OTHERS) == config
     assert config.filled() == config, "the store would write something else"
 
 
@@ -91,11 +92,11 @@ def test_what_cannot_work_is_refused(fields: dict[str, Any], number: int, text: 
 def test_pedantic_mode_refuses_silent_adjustments() -> None:
     assert refused(pedantic=True, max_msgs=-5).err_code == 10157
     assert refused(pedantic=True, max_age=SECOND).err_code == 10157
-    assert settle(pedantic=True, max_msgs=0).max_msgs == -1
+    assert apply_defaults(pedantic=True, max_msgs=0).max_msgs == -1
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> StreamConfig:
-    return stream_rules.check_update(settle(**before), settle(**after))
+    return stream_rules.check_update(apply_defaults(**before), apply_defaults(**after))
 
 
 @pytest.mark.parametrize(
@@ -125,5 +126,5 @@ def test_updates_that_work() -> None:
 
 
 def test_the_notes_of_a_server_make_no_difference() -> None:
-    assert stream_rules.same(settle(), settle(metadata={"_nats.ver": "2.9.1"}))
-    assert not stream_rules.same(settle(), settle(metadata={"a": "b"}))
+    assert stream_rules.same(apply_defaults(), apply_defaults(metadata={"_nats.ver": "2.9.1"}))
+    assert not stream_rules.same(apply_defaults(), apply_defaults(metadata={"a": "b"}))

@@ -164,7 +164,7 @@ def test_groups_of_kafka_and_consumers(tmp_path: Path) -> None:
         volume.write_offsets("somebody", {"other-0": 1})
     back = convert(str(tmp_path / "js"), str(tmp_path / "back"), "kafka", rules=["*=t-0"])
     assert back.logs[0].readers == ["g_one", "new"]
-    assert "group" not in back.logs[0].notes[0] and "1 settled message(s)" in back.logs[0].notes[0]
+    assert "group" not in back.logs[0].notes[0] and "1 acked message(s)" in back.logs[0].notes[0]
     with KafkaVolume(str(tmp_path / "back")) as volume:
         at = {group: it.next for (group, log), it in volume.committed().items() if log == "t-0"}
         assert at == {"g_one": 7, "new": 0} and volume.open("t-0").read(7).first_position == 7

@@ -146,7 +146,7 @@ def test_groups_between_directories_of_kafka(tmp_path: Path) -> None:
                 assert at["billing", "all-0"] == open_ones[0]
 
 
-def test_more_unsettled_messages_than_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_unacked_messages_than_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on at the first of them: some come again, none is missed."""
     kafka(tmp_path / "k")
     monkeypatch.setattr(joined_readers, "PENDING_MAX", 20)
@@ -154,12 +154,11 @@ def test_more_unsettled_messages_than_can_be_kept(tmp_path: Path, monkeypatch: p
     with JetStreamVolume(str(tmp_path / "js")) as volume:
         store = volume.open("ORDERS")
         state = store.consumers.state_of("billing")
-        settled = {"0": 100, "1": 250, "2": 40}
+        acked = {"0": 100, "1": 250, "2": 40}
         first = next(
             record.seq
             for record in store
-            if int((record.data or b"").split(b":")[1])
-            >= settled[(record.data or b"").split(b":")[0].decode()]
+            if int((record.data or b"").split(b":")[1]) >= acked[(record.data or b"").split(b":")[0].decode()]
         )
         assert (state.delivered.stream, dict(state.pending)) == (first - 1, {})
     assert any("come again" in note for note in report.logs[0].notes)
@@ -183,7 +182,7 @@ def test_a_reader_of_one_of_the_logs(tmp_path: Path) -> None:
     with JetStreamVolume(str(tmp_path / "js")) as made:
         store = made.open("ALL")
         assert store.consumers.get("d").config.filters == ("a",)
-        # Four of `a` were settled: sequences 1, 3, 5, 7 of the joined stream.
+        # Four of `a` were acked: sequences 1, 3, 5, 7 of the joined stream.
         assert (store.consumers.state_of("d").delivered.stream, store.consumers.state_of("d").pending) == (
             7,
             {},

@@ -36,7 +36,7 @@ class Said:
     stored: dict[int, bytes] = field(default_factory=dict[int, bytes])
     ids: dict[int, str] = field(default_factory=dict[int, str])
     acking: set[int] = field(default_factory=set[int])
-    settled: set[int] = field(default_factory=set[int])
+    acked: set[int] = field(default_factory=set[int])
 
 
 async def connect(server: TestServer, **options: Any) -> Nats:
@@ -71,15 +71,15 @@ async def consume(js: JetStreamContext, stream: str, said: Said) -> None:
             continue
         for message in got:
             seq = message.metadata.sequence.stream
-            assert seq not in said.settled, f"{stream} {seq} was settled and came again"
-        await asyncio.gather(*(settle(each, said) for each in got if each.metadata.sequence.stream % 3))
+            assert seq not in said.acked, f"{stream} {seq} was acked and came again"
+        await asyncio.gather(*(ack(each, said) for each in got if each.metadata.sequence.stream % 3))
 
 
-async def settle(message: Msg, said: Said) -> None:
+async def ack(message: Msg, said: Said) -> None:
     seq = message.metadata.sequence.stream
     said.acking.add(seq)
     await message.ack_sync(timeout=5)
-    said.settled.add(seq)
+    said.acked.add(seq)
 
 
 async def a_life(server: TestServer, said: dict[str, Said]) -> None:
@@ -119,9 +119,7 @@ async def check(server: TestServer, said: dict[str, Said]) -> None:
     await asyncio.sleep(ACK_WAIT_S + 0.2)
     for stream, each in said.items():
         got = await drain(js, stream, "c")
-        assert not each.settled & got.keys(), (
-            f"{stream}: {each.settled & got.keys()} were settled and came again"
-        )
+        assert not each.acked & got.keys(), f"{stream}: {each.acked & got.keys()} were acked and came again"
         owed = each.stored.keys() - each.acking
         assert owed <= got.keys(), f"{stream}: {len(owed - got.keys())} did not come"
         assert all(got[seq] == each.stored[seq] for seq in owed)
@@ -157,7 +155,7 @@ def test_kill_in_the_middle_of_everything(tmp_path: Path, headrace_seed: int) ->
             await a_life(server, said)
             await asyncio.to_thread(server.start)
         await check(server, said)
-        assert all(len(each.stored) > 100 and len(each.settled) > 20 for each in said.values())
+        assert all(len(each.stored) > 100 and len(each.acked) > 20 for each in said.values())
 
     with TestServer(tmp_path / "store") as server:
         asyncio.run(run(server))

@@ -14,8 +14,8 @@ import pytest
 
 from headrace.client import Connection, Publisher, ServerVolume, read_access
 from headrace.spark import publishing
+from headrace.spark.producer_floors import CLOSED, raise_floor
 from headrace.spark.publishing import ROW_BITS, Task, Written, publish_rows
-from headrace.spark.settling import CLOSED, settle
 from headrace.spark.sink_options import read_sink_options
 from headrace.spark.write import ServerWriter
 from headrace.testing.server import TestServer
@@ -102,16 +102,16 @@ def test_the_same_rows_in_another_order(tmp_path: Path, monkeypatch: pytest.Monk
         done = publish_rows(target, task, as_batches(rows))
         assert (done.rows, done.stored, done.duplicates) == (ROWS, ROWS // 2, ROWS // 2)
         assert stored(access) == wanted(rows)
-        check_settling(access, done, (batch + 1) << ROW_BITS)
+        check_floor(access, done, (batch + 1) << ROW_BITS)
         another = publish_rows(target, Task("app", 3, batch + 1, "q"), as_batches(rows[:10]))
         assert another.stored == 10, "the same rows in the next batch are others"
 
 
-def check_settling(access: Any, done: Written, below: int) -> None:
+def check_floor(access: Any, done: Written, below: int) -> None:
     """The stream is found by the subject; afterwards there is a floor and no list."""
     assert done.producer == "app/q/3" and done.subject.startswith("rows.")
     with Connection(access) as connection:
-        settle(connection, None, [done], below)
+        raise_floor(connection, None, [done], below)
         answer = connection.request("$HEADRACE.API.PRODUCER.INFO.ROWS")
     shown = msgspec.json.decode(answer.payload)["producers"]
     assert [(each["producer"], each["floor"], each["numbers"]) for each in shown] == [("app/q/3", below, 0)]

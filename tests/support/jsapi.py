@@ -188,7 +188,7 @@ class Api:
 
         return self.run(take())
 
-    def settle(self, ack_subject: str, how: bytes = b"+ACK") -> None:
+    def ack(self, ack_subject: str, how: bytes = b"+ACK") -> None:
         """Acknowledge and wait until the server has taken it."""
         self.run(self.client.request(ack_subject, how, timeout=ANSWER_S))
 

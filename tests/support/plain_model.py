@@ -64,7 +64,7 @@ class PlainConsumer:
     def takes(self, subject: str) -> bool:
         return self.filter in ("", subject)
 
-    def settle(self, seq: int) -> bool:
+    def finish(self, seq: int) -> bool:
         """Acked, terminated or gone from the stream."""
         known = self.pending.pop(seq, None)
         if known is None:
@@ -180,7 +180,7 @@ class PlainStream:
         for seq in sequences:
             del self.live[seq]
             for consumer in self.consumers.values():
-                consumer.settle(seq)
+                consumer.finish(seq)
 
     def pass_time(self, now: int) -> None:
         if self.max_age:
@@ -257,7 +257,7 @@ class PlainStream:
 
     def ack(self, name: str, seq: int) -> None:
         """`+ACK` and `+TERM`."""
-        if self.consumers[name].settle(seq) and self.retention != "limits":
+        if self.consumers[name].finish(seq) and self.retention != "limits":
             self._free([seq])
 
     def nak(self, name: str, seq: int, delay: int, now: int) -> None:

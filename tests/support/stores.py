@@ -281,14 +281,14 @@ def create_there(api: Api, era: Era = "2.15") -> dict[tuple[str, str], tuple[int
     api.consumer("QUEUE", durable("WORKER"), era)
     for place, (_, ack) in enumerate(api.pull("QUEUE", "WORKER", 9)):
         if place in (0, 1, 4):
-            api.settle(ack)
+            api.ack(ack)
     for place, (_, ack) in enumerate(api.pull("INTEREST", "FIRST", 9)):
         if place != 3:
-            api.settle(ack)
+            api.ack(ack)
     api.consumer("PLAIN", durable("READER"), era)
     taken = api.pull("PLAIN", "READER", 5)
-    api.settle(taken[0][1])
-    api.settle(taken[2][1], b"-NAK")
+    api.ack(taken[0][1])
+    api.ack(taken[2][1], b"-NAK")
     api.pull("PLAIN", "READER", 1)
     known = (("QUEUE", "WORKER"), ("INTEREST", "FIRST"), ("PLAIN", "READER"))
     return {(stream, name): api.consumer_position(stream, name) for stream, name in known}

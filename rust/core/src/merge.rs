@@ -106,13 +106,13 @@ pub fn interleave(parts: &[Batch], origins: &[u32]) -> Result<Batch, MergeError>
     Ok(builder.finish())
 }
 
-/// What a reader that has settled the first `settled` messages of each log has not settled: places in the order, and the
+/// What a reader that has acked the first `acked` messages of each log has not acked: places in the order, and the
 /// place of the last one that it has. Logs that it does not read (None) do not count.
-pub fn unsettled(origins: &[u32], settled: &[Option<usize>]) -> (Vec<u64>, Option<u64>) {
-    let (mut seen, mut open, mut last) = (vec![0; settled.len()], Vec::new(), None);
+pub fn unacked(origins: &[u32], acked: &[Option<usize>]) -> (Vec<u64>, Option<u64>) {
+    let (mut seen, mut open, mut last) = (vec![0; acked.len()], Vec::new(), None);
     for (place, origin) in origins.iter().enumerate() {
         let at = *origin as usize;
-        let Some(Some(count)) = settled.get(at) else { continue };
+        let Some(Some(count)) = acked.get(at) else { continue };
         if seen[at] < *count {
             last = Some(place as u64);
         } else {
@@ -192,11 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_has_not_settled() {
+    fn what_a_reader_has_not_acked() {
         let origins = [0, 1, 0, 2, 1, 0];
-        assert_eq!(unsettled(&origins, &[Some(2), Some(1), None]), (vec![4, 5], Some(2)));
-        assert_eq!(unsettled(&origins, &[Some(0), Some(2), None]), (vec![0, 2, 5], Some(4)));
-        assert_eq!(unsettled(&origins, &[None, None, Some(0)]), (vec![3], None));
+        assert_eq!(unacked(&origins, &[Some(2), Some(1), None]), (vec![4, 5], Some(2)));
+        assert_eq!(unacked(&origins, &[Some(0), Some(2), None]), (vec![0, 2, 5], Some(4)));
+        assert_eq!(unacked(&origins, &[None, None, Some(0)]), (vec![3], None));
     }
 
     proptest! {

@@ -316,9 +316,9 @@ proptest! {
             }
             disk.sync_dir(directory).unwrap();
         }
-        let settled = disk.crash(seed, Keep::Random);
+        let crashed = disk.crash(seed, Keep::Random);
         for directory in ["x", "y"] {
-            prop_assert_eq!(settled.list(directory).unwrap(), disk.list(directory).unwrap());
+            prop_assert_eq!(crashed.list(directory).unwrap(), disk.list(directory).unwrap());
         }
     }
 }

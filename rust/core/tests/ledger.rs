@@ -48,7 +48,7 @@ impl Model {
         self.pending.remove(&seq)
     }
 
-    fn settle(&mut self, seq: u64) -> bool {
+    fn ack_one(&mut self, seq: u64) -> bool {
         let Some((consumer_seq, ..)) = self.forget(seq) else { return false };
         self.raise(consumer_seq, seq);
         true
@@ -68,7 +68,7 @@ impl Model {
         match self.rules.policy {
             AckPolicy::None => {}
             AckPolicy::Explicit => {
-                if !self.settle(seq) && self.given_up.remove(&seq).is_some() {
+                if !self.ack_one(seq) && self.given_up.remove(&seq).is_some() {
                     self.raise(consumer_seq, seq);
                 }
             }
@@ -171,12 +171,12 @@ fn check(ledger: &mut Ledger, model: &Model) {
         assert!(ledger.next_deadline().unwrap() <= deadline + 100 * model.pending.len() as i64);
     }
     let everything: Vec<u64> = (1..model.delivered.1 + 3).rev().take(200).collect();
-    let settled: Vec<u64> = everything
+    let acked: Vec<u64> = everything
         .iter()
         .copied()
         .filter(|s| *s <= model.delivered.1 && !model.pending.contains_key(s) && !model.given_up.contains_key(s))
         .collect();
-    assert_eq!(ledger.settled_among(&everything), settled);
+    assert_eq!(ledger.acked_among(&everything), acked);
 }
 
 proptest! {
@@ -247,7 +247,7 @@ proptest! {
                     let seq = (model.delivered.1 + 2).saturating_sub(back);
                     let gone = ledger.removed(&[seq]);
                     prop_assert_eq!(gone.len(), usize::from(model.pending.contains_key(&seq)));
-                    if !model.settle(seq) && model.given_up.remove(&seq).is_some() {
+                    if !model.ack_one(seq) && model.given_up.remove(&seq).is_some() {
                         model.raise(0, seq);
                     }
                 }

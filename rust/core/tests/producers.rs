@@ -50,7 +50,7 @@ proptest! {
                     all = sure.clone();
                 }
                 1 => {
-                    producers.settle(name, last, 7);
+                    producers.raise_floor(name, last, 7);
                     sure[which].extend(base..last);
                     all[which].extend(base..last);
                 }
@@ -131,7 +131,7 @@ fn the_ends_of_the_numbers() {
     assert_eq!(producers.shown(b"a", 9).unwrap().1.count, 0, "unsure");
     producers.sure();
     assert_eq!(producers.shown(b"a", 9).unwrap().1.ranges, [(u64::MAX - 9, u64::MAX)]);
-    producers.settle(b"a", u64::MAX, 0);
+    producers.raise_floor(b"a", u64::MAX, 0);
     let shown = producers.shown(b"a", 9).unwrap().1;
     assert_eq!((shown.floor, shown.ranges), (u64::MAX, vec![(u64::MAX, u64::MAX)]));
     producers.join(b"b", 0, 0, 2, 0);
@@ -152,7 +152,7 @@ fn the_limits_and_what_makes_room() {
     assert!((50..100).contains(&taken), "{taken} numbers far from each other in 4096 bytes");
     assert_eq!(producers.judge(Some(b"a"), Some(b"65536")), Judged::Done);
     producers.sure();
-    producers.settle(b"a", 1 << 50, 0);
+    producers.raise_floor(b"a", 1 << 50, 0);
     assert_eq!(producers.bytes(), 0, "a floor costs nothing");
     assert_eq!(producers.judge(Some(b"a"), Some(b"1125899906842623")), Judged::Done);
     assert_eq!(producers.judge(Some(b"a"), Some(b"1125899906842624")), Judged::Fresh(1 << 50, 1 << 50));

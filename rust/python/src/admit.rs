@@ -180,8 +180,8 @@ impl Producers {
         self.0.drop_closed(before_ns)
     }
 
-    fn settle(&mut self, name: &[u8], below: u64, now_ns: i64) {
-        self.0.settle(name, below, now_ns);
+    fn raise_floor(&mut self, name: &[u8], below: u64, now_ns: i64) {
+        self.0.raise_floor(name, below, now_ns);
     }
 
     fn put(&mut self, name: &[u8], ranges: Ranges, used_ns: i64) {

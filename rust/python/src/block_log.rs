@@ -556,7 +556,7 @@ impl BlockLog {
         py.detach(|| self.0.rewrite_tail(number)).map_err(log_error)
     }
 
-    /// Whether limits have evicted something since `settled`.
+    /// Whether limits have evicted something since `evictions_saved`.
     #[getter]
     fn has_evicted(&self) -> bool {
         let inner = self.inner();
@@ -571,8 +571,8 @@ impl BlockLog {
         (!many).then(|| listed.to_vec())
     }
 
-    fn settled(&self) {
-        self.inner().evicted.settled();
+    fn evictions_saved(&self) {
+        self.inner().evicted.saved();
     }
 
     /// What the loaded blocks take in memory (the newest one, which is being written, aside).

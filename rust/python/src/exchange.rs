@@ -481,7 +481,7 @@ impl PublishRun {
     }
 
     /// Those from `start` on without a verdict have consecutive sequences from `first` on.
-    fn settled(&mut self, start: u32, first: u64) {
+    fn assign_sequences(&mut self, start: u32, first: u64) {
         self.0.stored.push((start, first));
     }
 

@@ -73,7 +73,7 @@ impl From<Pair> for LedgerPosition {
     }
 }
 
-/// A message that was delivered and is not settled.
+/// A message that was delivered and is not acked.
 #[pyclass(frozen, get_all, module = "headrace._core")]
 pub struct PendingDelivery {
     pub consumer_seq: u64,
@@ -147,12 +147,12 @@ impl Ledger {
         Some(PendingDelivery { consumer_seq, time_ns, deliveries })
     }
 
-    fn unsettled(&self) -> Vec<u64> {
-        self.0.unsettled()
+    fn unacked(&self) -> Vec<u64> {
+        self.0.unacked()
     }
 
-    fn settled_among(&self, sequences: Vec<u64>) -> Vec<u64> {
-        self.0.settled_among(&sequences)
+    fn acked_among(&self, sequences: Vec<u64>) -> Vec<u64> {
+        self.0.acked_among(&sequences)
     }
 
     fn sent(&mut self, stream_seq: u64, now_ns: i64) -> Pair {
@@ -166,7 +166,7 @@ impl Ledger {
         (done.next, done.acked, acked)
     }
 
-    /// The sequences that one ack settled.
+    /// The sequences that one ack covered.
     fn ack(&mut self, stream_seq: u64, consumer_seq: u64) -> Vec<u64> {
         let mut acked = Vec::new();
         self.0.ack(stream_seq, consumer_seq, Some(&mut acked));

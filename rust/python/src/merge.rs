@@ -12,7 +12,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(merge_round, module)?)?;
     module.add_function(wrap_pyfunction!(interleave, module)?)?;
     module.add_function(wrap_pyfunction!(deinterleave, module)?)?;
-    module.add_function(wrap_pyfunction!(unsettled, module)?)
+    module.add_function(wrap_pyfunction!(unacked, module)?)
 }
 
 /// Origins are u32, little-endian.
@@ -62,7 +62,7 @@ fn deinterleave(py: Python<'_>, batch: &Batch, origins: &[u8], logs: usize) -> V
 }
 
 #[pyfunction]
-fn unsettled(py: Python<'_>, origins: &[u8], settled: Vec<Option<usize>>) -> (Vec<u64>, Option<u64>) {
+fn unacked(py: Python<'_>, origins: &[u8], acked: Vec<Option<usize>>) -> (Vec<u64>, Option<u64>) {
     let origins = numbers(origins);
-    py.detach(|| core::unsettled(&origins, &settled))
+    py.detach(|| core::unacked(&origins, &acked))
 }

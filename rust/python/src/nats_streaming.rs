@@ -400,8 +400,8 @@ impl StanSubs {
     /// Acks; returns the records, without those that were not pending.
     fn acked<'py>(&self, py: Python<'py>, id: u64, sequences: Vec<u64>) -> Bound<'py, PyBytes> {
         let mut out = Vec::new();
-        let settled = self.table().acked(id, &sequences);
-        subs::updates(&mut out, subs::ACK, id, &settled, &self.crc);
+        let removed = self.table().acked(id, &sequences);
+        subs::updates(&mut out, subs::ACK, id, &removed, &self.crc);
         PyBytes::new(py, &out)
     }
 

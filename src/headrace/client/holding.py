@@ -90,7 +90,7 @@ class Hold:
         data, acks = connection.subscribe(f"{inbox}.*"), connection.subscribe(f"{answers}.*")
         intake.expect_data(data, keep_replies=True)
         before = intake.expect_acks(acks)
-        settled = 0
+        acked = 0
         try:
             while info["num_pending"] or info["num_ack_pending"]:
                 at = int(info["delivered"]["stream_seq"])
@@ -98,7 +98,7 @@ class Hold:
                 done = batch.filter(None, following, None, None, [])
                 early = batch.filter(following, None, None, None, [])
                 if len(done):
-                    settled += len(done)
+                    acked += len(done)
                     self._tell(done.slice(len(done) - 1, len(done)) if self._all else done, ACK, answers)
                 if len(early) and not self._all:
                     self._tell(early, NAK, answers)
@@ -109,7 +109,7 @@ class Hold:
             intake.expect_data(None)
             intake.expect_acks(before)
             connection.send(f"UNSUB {data}\r\nUNSUB {acks}\r\n".encode())
-        return settled
+        return acked
 
     def _pull(self, inbox: str, most: int) -> Batch:
         """Up to so many. Behind a gap of the stream fewer lie below the mark: the caller gives back what came too early."""

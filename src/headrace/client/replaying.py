@@ -63,7 +63,7 @@ class StreamTargetLog:
     def write(self, batch: Batch) -> None:
         self._publisher.publish(batch, id_prefix=self._prefix, producer=self._producer)
 
-    def settle(self) -> tuple[int, int]:
+    def flush(self) -> tuple[int, int]:
         done = self._publisher.flush()
         before, self._before = self._before, (done.stored, done.duplicates)
         return done.stored - before[0], done.duplicates - before[1]

@@ -2,7 +2,7 @@
 
 Fields, names and order are those of `meta.inf` and of the API (meta_json.py writes and reads them).
 Durations are integer nanoseconds, times RFC 3339 text, -1 is "unlimited". A configuration as a person
-gives it may leave much open: `filled()` settles it as nats-server 2.15.2 does, `validate()` refuses what
+gives it may leave much open: `filled()` completes it as nats-server 2.15.2 does, `validate()` refuses what
 cannot work, before anything touches the disk.
 """
 
@@ -127,7 +127,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
     def filled(self) -> StreamConfig:
-        """What is left open settled as nats-server 2.15.2 does when it creates the stream."""
+        """The defaults for what is left open, as nats-server 2.15.2 does when it creates the stream."""
         changes: dict[str, Any] = {
             key: UNLIMITED
             for key in ("max_consumers", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size")
@@ -252,7 +252,7 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return (self.filter_subject,) if self.filter_subject else self.filter_subjects
 
     def filled(self) -> ConsumerConfig:
-        """What is left open settled as nats-server 2.15.2 does when it creates the consumer."""
+        """The defaults for what is left open, as nats-server 2.15.2 does when it creates the consumer."""
         changes: dict[str, Any] = {}
         if self.max_deliver == 0 or self.max_deliver < -1:
             changes["max_deliver"] = -1

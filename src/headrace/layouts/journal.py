@@ -253,7 +253,7 @@ class Journal:
         """Bytes that are no record: the end of an interrupted write, or damage with records behind it.
 
         Records behind damage are not used: whoever replays must not skip one (an ack whose delivery is
-        missing would settle the wrong message).
+        missing would ack the wrong message).
         """
         limit = min(len(data), offset + _SEARCH_BYTES_MAX)
         after = next((at for at in range(offset + 1, limit) if _sound_size(data, at, _SMALL_BYTES)), None)

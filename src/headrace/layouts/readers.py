@@ -24,7 +24,7 @@ _NOT_IN_NAME = re.compile(r"[\s.*>/\\:\x00-\x1f\x7f-\x9f]")
 @dataclass(frozen=True, slots=True)
 class ReaderState:
     """One reader of one log. `delivered` and `ack_floor` are included in what is done; `lag` counts messages that it was
-    not given yet, `pending` those that it was given and has not settled."""
+    not given yet, `pending` those that it was given and has not acked."""
 
     log: str
     consumer: str
@@ -41,7 +41,7 @@ class ReaderState:
 
 @dataclass(frozen=True, slots=True)
 class DurableReader:
-    """A reader that outlives its client: where it stands and what it has not settled."""
+    """A reader that outlives its client: where it stands and what it has not acked."""
 
     name: str
     delivered: int

@@ -98,8 +98,8 @@ class FileRow:
 
 @dataclass(slots=True)
 class ReaderRow:
-    """Where a reader stands: the next position it is given, the last one of those that are all settled (None: nothing
-    is), how much is sent and not settled."""
+    """Where a reader stands: the next position it is given, the last one of those that are all acked (None: nothing
+    is), how much is sent and not acked."""
 
     name: str
     kind: str
@@ -111,11 +111,11 @@ class ReaderRow:
     def text(self) -> str:
         """For people, without its kind."""
         more = "".join(f", {name} {value}" for name, value in self.details.items())
-        settled = "nothing settled" if self.floor is None else f"settled up to {self.floor}"
-        return f"{self.name}: next {self.next}, {settled}, {self.pending:,} pending{more}"
+        acked = "nothing acked" if self.floor is None else f"acked up to {self.floor}"
+        return f"{self.name}: next {self.next}, {acked}, {self.pending:,} pending{more}"
 
 
-def settled_below(following: int, origin: int = 0) -> int | None:
+def floor_below(following: int, origin: int = 0) -> int | None:
     """The floor of a reader that is done with everything below a position."""
     return following - 1 if following > origin else None
 

@@ -423,7 +423,7 @@ class ConsumerStore(ABC):
 
     @abstractmethod
     def update_acks(self, consumer_seq: int, stream_seq: int) -> None:
-        """An ack; the floor moves over the settled ones."""
+        """An ack; the floor moves over the acked ones."""
 
     @abstractmethod
     def update(self, state: ConsumerState) -> None:
@@ -483,7 +483,7 @@ class ConsumerStores(Cursors, Committable):
     def create(
         self, name: str, config: ConsumerConfig, created_ns: int, *, start_after: int = 0
     ) -> ConsumerStore:
-        """A new consumer, durable when this returns. Everything up to stream sequence `start_after` counts as settled."""
+        """A new consumer, durable when this returns. Everything up to stream sequence `start_after` counts as acked."""
 
     @abstractmethod
     def delete(self, name: str) -> None:

@@ -9,7 +9,7 @@ from headrace._core import (
     merge_round,
     recast,
     subject_filter_valid,
-    unsettled,
+    unacked,
 )
 
 __all__ = [
@@ -21,5 +21,5 @@ __all__ = [
     "merge_round",
     "recast",
     "subject_filter_valid",
-    "unsettled",
+    "unacked",
 ]

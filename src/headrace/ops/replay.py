@@ -68,10 +68,10 @@ class TargetLog(Protocol):
         ...
 
     def write(self, batch: Batch) -> None:
-        """More of it; durable after `settle`."""
+        """More of it; durable after `flush`."""
         ...
 
-    def settle(self) -> tuple[int, int]:
+    def flush(self) -> tuple[int, int]:
         """Everything is durable; how many were stored, and how many were there already."""
         ...
 
@@ -234,9 +234,9 @@ def _replay_log(task: ReplayTask, volume: Volume, log: Log, into: TargetLog) -> 
             row.rows += len(made)
             waiting += made.payload_bytes
             if waiting >= COMMIT_EVERY_BYTES or pacer.on:
-                stored, duplicates = into.settle()
+                stored, duplicates = into.flush()
                 row.stored, row.duplicates, waiting = row.stored + stored, row.duplicates + duplicates, 0
-    stored, duplicates = into.settle()
+    stored, duplicates = into.flush()
     row.stored, row.duplicates = row.stored + stored, row.duplicates + duplicates
     return row
 
@@ -355,7 +355,7 @@ class DirectoryLog:
         self._tickets.append(log.append_copy(batch, keep_positions=self._keep))
         self._stored += len(batch)
 
-    def settle(self) -> tuple[int, int]:
+    def flush(self) -> tuple[int, int]:
         self._copies.volume.commit(self._tickets)
         self._copies.adopt_subjects(self._opened())
         stored, self._stored, self._tickets = self._stored, 0, []

@@ -178,7 +178,7 @@ def parts(options: ReadOptions, predicate: Predicate, columns: Sequence[str]) ->
 
 
 @cache
-def settle_worker() -> None:
+def freeze_modules() -> None:
     """Once in a worker: everything that is loaded stays. Spark's workers collect garbage after every task, and going over
     the objects of all modules each time takes as long as reading a block."""
     gc.freeze()
@@ -189,7 +189,7 @@ def rows(part: InputPartition | None, columns: list[str], mode: str) -> Iterator
     if isinstance(part, Part):
         part.check()
         if TaskContext.get() is not None:
-            settle_worker()
+            freeze_modules()
         yield from told(part.known, part.predicate, columns, mode)
         for task in part.tasks:
             yield from scan(task, part.predicate, columns, mode)

@@ -20,8 +20,8 @@ from headrace.client import shared_connection
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 from headrace.spark.filing import FileWriter
 from headrace.spark.one_line import OneLineErrors
+from headrace.spark.producer_floors import close
 from headrace.spark.publishing import Task, Written, publish_rows
-from headrace.spark.settling import close
 from headrace.spark.sink_options import Target, read_sink_options
 
 LOG = logging.getLogger("headrace")

@@ -1,7 +1,7 @@
 """Writing a query's batches: `df.writeStream.format("headrace").option(…).start()`. Needs PySpark 4.1.
 
 A batch that is written again (a killed driver, a failed commit) has the same number and the same rows, so the ids are the
-same. Once a batch is committed, the marks of its row numbers are settled: the server needs no list of them.
+same. Once a batch is committed, the floor of its row numbers is raised: the server needs no list of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headrace.client import shared_connection
 from headrace.errors import ConnectionLost, ServerRefused
 from headrace.spark.filing import FileStreamWriter
 from headrace.spark.one_line import OneLineErrors
+from headrace.spark.producer_floors import raise_floor
 from headrace.spark.publishing import ROW_BITS, Task, Written, publish_rows
-from headrace.spark.settling import settle
 from headrace.spark.sink_options import Target, read_sink_options
 
 LOG = logging.getLogger("headrace")
@@ -56,11 +56,11 @@ class ServerStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
         if not done or self._target.access is None:
             return
         try:
-            settle(
+            raise_floor(
                 shared_connection(self._target.access), self._target.stream, done, (batchId + 1) << ROW_BITS
             )
         except (ConnectionLost, ServerRefused) as problem:
-            LOG.warning("headrace sink: the marks of batch %d were not settled: %s", batchId, problem)
+            LOG.warning("headrace sink: the floor of batch %d was not raised: %s", batchId, problem)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was acknowledged stays: the batch comes again with the same ids."""

@@ -169,7 +169,7 @@ class JsAccount:
         self._names[stream.id] = stream.name
         for name in store.consumers.names():
             stream.add_consumer(store.consumers.get(name))
-        stream.free_settled()
+        stream.remove_acked_at_start()
         self._changed(stream.name)
         return stream
 
@@ -258,10 +258,10 @@ class JsAccount:
 
     # Changing
 
-    def settle(self, requested: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
+    def apply_defaults(self, requested: StreamConfig, *, pedantic: bool = False) -> StreamConfig:
         """A configuration with its defaults, checked against everything but the present state of the stream."""
         others = {name: config for name, config in self.configs().items() if name != requested.name}
-        config = stream_rules.settle(requested, others, pedantic=pedantic)
+        config = stream_rules.apply_defaults(requested, others, pedantic=pedantic)
         window = self.facts.duplicate_window_ns
         if 0 < window < config.duplicate_window:
             if requested.duplicate_window > 0:
@@ -295,7 +295,7 @@ class JsAccount:
 
     def begin_create(self, requested: StreamConfig, *, pedantic: bool = False) -> Stream | StreamCreation:
         """A new stream that is to be made; the existing one if it is the same."""
-        config = self.settle(requested, pedantic=pedantic)
+        config = self.apply_defaults(requested, pedantic=pedantic)
         existing = self.streams.get(config.name)
         if existing is not None:
             if not stream_rules.same(existing.config, config):
@@ -345,7 +345,7 @@ class JsAccount:
 
     def check_update(self, requested: StreamConfig, *, pedantic: bool = False) -> tuple[Stream, StreamConfig]:
         """A stream and what it is to become, if the rules allow."""
-        config = self.settle(requested, pedantic=pedantic)
+        config = self.apply_defaults(requested, pedantic=pedantic)
         stream = self.stream(config.name)
         config = stream_rules.check_update(stream.config, config)
         self._check_overlap(config)
@@ -450,7 +450,7 @@ class JsAccount:
         pedantic: bool = False,
     ) -> tuple[Consumer | None, ConsumerConfig]:
         """The consumer of that name, if there is one, and what it is to be; ApiError if the rules say no."""
-        config = consumer_rules.settle(requested, stream.config, self.caps, pedantic=pedantic)
+        config = consumer_rules.apply_defaults(requested, stream.config, self.caps, pedantic=pedantic)
         self._check_level(config.metadata)
         others = (each.config for key, each in stream.consumers.items() if key != name)
         existing = stream.consumers.get(name)

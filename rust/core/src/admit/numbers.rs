@@ -130,7 +130,7 @@ impl Numbers {
     }
 
     /// Everything below is in it; costs what it drops.
-    pub fn settle(&mut self, below: u64) {
+    pub fn raise_floor(&mut self, below: u64) {
         if below <= self.floor {
             return;
         }
@@ -145,7 +145,7 @@ impl Numbers {
     /// The floor goes up over numbers that follow it without a gap.
     pub fn absorb(&mut self) {
         let floor = self.shown(0).floor;
-        self.settle(floor);
+        self.raise_floor(floor);
     }
 
     /// Runs instead of bits where that is smaller.
@@ -215,17 +215,17 @@ impl Numbers {
         }
         // Nothing below the floor, whatever was written.
         numbers.floor = 0;
-        numbers.settle(floor);
+        numbers.raise_floor(floor);
         Ok(numbers)
     }
 
     /// Adds everything that another set has.
     pub fn merge(&mut self, other: Numbers) {
-        self.settle(other.floor);
+        self.raise_floor(other.floor);
         for (high, theirs) in other.above {
             *self.above.entry(high).or_default() |= theirs;
         }
         let floor = std::mem::take(&mut self.floor);
-        self.settle(floor);
+        self.raise_floor(floor);
     }
 }

@@ -219,10 +219,10 @@ impl Producers {
     }
 
     /// Everything below a number is done.
-    pub fn settle(&mut self, name: &[u8], below: u64, now_ns: i64) {
+    pub fn raise_floor(&mut self, name: &[u8], below: u64, now_ns: i64) {
         self.change(name, |marks| {
             marks.used_ns = now_ns;
-            marks.done.settle(below);
+            marks.done.raise_floor(below);
         });
         for unsure in self.unsure.iter_mut().filter(|unsure| *unsure.name == *name) {
             unsure.first = unsure.first.max(below);
@@ -237,7 +237,7 @@ impl Producers {
         self.change(name, |marks| marks.used_ns = marks.used_ns.max(used_ns));
         for (first, last) in ranges.iter().copied().filter(|(first, last)| first <= last) {
             self.change(name, |marks| match first {
-                0 if last < u64::MAX => marks.done.settle(last + 1),
+                0 if last < u64::MAX => marks.done.raise_floor(last + 1),
                 _ => marks.done.add(first, last),
             });
             self.added(first, last);

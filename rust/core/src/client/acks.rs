@@ -48,7 +48,7 @@ impl Acks {
     }
 
     /// An answer; false for a number that nobody waits for (it was sent twice and answered twice).
-    pub fn settle(&mut self, number: u64, answer: Answer) -> bool {
+    pub fn resolve(&mut self, number: u64, answer: Answer) -> bool {
         let Some(slot) = number.checked_sub(self.base).and_then(|at| self.answered.get_mut(at as usize)) else {
             return false;
         };
@@ -120,12 +120,12 @@ mod tests {
     fn answers_in_any_order() {
         let mut acks = Acks::default();
         assert_eq!(acks.open(3), 0);
-        assert!(acks.settle(2, Answer::Stored(9)));
-        assert!(!acks.settle(2, Answer::Stored(9)), "answered twice");
+        assert!(acks.resolve(2, Answer::Stored(9)));
+        assert!(!acks.resolve(2, Answer::Stored(9)), "answered twice");
         assert_eq!((acks.floor(), acks.open_count()), (0, 3));
-        assert!(acks.settle(0, Answer::Stored(7)) && acks.settle(1, Answer::Duplicate));
+        assert!(acks.resolve(0, Answer::Stored(7)) && acks.resolve(1, Answer::Duplicate));
         assert_eq!((acks.floor(), acks.open_count(), acks.stored, acks.duplicates), (3, 0, 2, 1));
-        assert!(!acks.settle(1, Answer::Duplicate) && !acks.settle(3, Answer::Duplicate), "nobody waits");
+        assert!(!acks.resolve(1, Answer::Duplicate) && !acks.resolve(3, Answer::Duplicate), "nobody waits");
         assert_eq!((acks.open(1), acks.last_sequence), (3, 9));
     }
 

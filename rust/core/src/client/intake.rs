@@ -225,7 +225,7 @@ impl Intake {
             // The answer to the ack of a message is empty.
             let answer = if payload.is_empty() { Some(Answer::Stored(0)) } else { self.answer(payload) };
             if let (Some(number), Some(answer)) = (self::number(last), answer) {
-                self.acks.settle(number, answer);
+                self.acks.resolve(number, answer);
                 return Ok(Some(end + 2));
             }
         }

@@ -80,7 +80,7 @@ impl Survey<'_> {
             Keep::None | Keep::Random => self.entries(directory).clone(),
         };
         let copied = entries.into_iter().filter_map(|(name, node)| Some((name, self.node(&node)?))).collect();
-        Arc::new(Directory::settled(copied))
+        Arc::new(Directory::synced(copied))
     }
 
     fn node(&mut self, node: &Node) -> Option<Node> {
@@ -94,7 +94,7 @@ impl Survey<'_> {
             }
             Node::File(file) => {
                 let bytes = file.lock().unwrap_or_else(PoisonError::into_inner);
-                let copy = Node::File(Arc::new(Mutex::new(Bytes::settled(self.bytes(&bytes)))));
+                let copy = Node::File(Arc::new(Mutex::new(Bytes::synced(self.bytes(&bytes)))));
                 self.copies.insert(node.address(), Some(copy.clone()));
                 Some(copy)
             }

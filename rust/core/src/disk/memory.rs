@@ -76,7 +76,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    pub(super) fn settled(now: Vec<u8>) -> Self {
+    pub(super) fn synced(now: Vec<u8>) -> Self {
         Bytes { durable_len: now.len(), now, undo: BTreeMap::new() }
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    pub fn settled(entries: Entries) -> Self {
+    pub fn synced(entries: Entries) -> Self {
         Directory { now: Mutex::new(entries.clone()), durable: Mutex::new(entries) }
     }
 

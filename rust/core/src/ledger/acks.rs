@@ -50,8 +50,8 @@ impl Ack {
     /// Whether a client that asks for an answer gets one. An ack of what was never handed out is not recorded (a delivery
     /// may have been forgotten in a crash), so it is not confirmed either; `+NXT` is answered with messages alone.
     pub fn is_confirmed(&self, delivered: u64) -> bool {
-        let settles = matches!(self.kind, AckKind::Ack | AckKind::Term);
-        self.kind != AckKind::Next && self.stream_seq != 0 && !(settles && self.stream_seq > delivered)
+        let is_final = matches!(self.kind, AckKind::Ack | AckKind::Term);
+        self.kind != AckKind::Next && self.stream_seq != 0 && !(is_final && self.stream_seq > delivered)
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! uvarint consumer seq, stream seq      delivered so far, before the first change
 //! 1 sent       n, seq, time             n messages in a row, one time
-//! 2 settled    n, seq                   acked, terminated or gone from the stream, one by one
+//! 2 acked      n, seq                   acked, terminated or gone from the stream, one by one
 //! 3 up to      seq, consumer seq        everything at or below
 //! 4 late       seq, consumer seq        an ack of a message that was given up
 //! 5 moved      seq, time                the clock of a pending message
@@ -17,7 +17,7 @@ use super::Ledger;
 use crate::layouts::jetstream::varint::{DecodeError, Reader, put_uvarint, put_varint};
 
 const SENT: u8 = 1;
-const SETTLED: u8 = 2;
+const ACKED: u8 = 2;
 const UP_TO: u8 = 3;
 const LATE: u8 = 4;
 const MOVED: u8 = 5;
@@ -76,8 +76,8 @@ impl Changes {
     }
 
     #[inline]
-    pub fn settled(&mut self, seq: u64, delivered: (u64, u64)) {
-        self.extend(SETTLED, seq, 0, delivered);
+    pub fn acked(&mut self, seq: u64, delivered: (u64, u64)) {
+        self.extend(ACKED, seq, 0, delivered);
     }
 
     pub fn given_up(&mut self, seq: u64, delivered: (u64, u64)) {
@@ -160,7 +160,7 @@ pub enum ReplayError {
 /// One change, read back. A run is (first sequence, count).
 enum Change {
     Sent((u64, u64), i64),
-    Settled((u64, u64)),
+    Acked((u64, u64)),
     UpTo { seq: u64, consumer_seq: u64 },
     Late { seq: u64, consumer_seq: u64 },
     Moved { seq: u64, time: i64 },
@@ -177,7 +177,7 @@ fn walk(reader: &mut Reader<'_>, mut act: impl FnMut(Change)) -> Result<(), Repl
             act(Change::Below { seq: reader.uvarint()?, moves_on: reader.byte()? != 0 });
             continue;
         }
-        let count = if matches!(kind, SENT | SETTLED | GIVEN_UP) { reader.uvarint()? } else { 1 };
+        let count = if matches!(kind, SENT | ACKED | GIVEN_UP) { reader.uvarint()? } else { 1 };
         if count > RUN_MAX {
             return Err(ReplayError::TooLong(count));
         }
@@ -188,7 +188,7 @@ fn walk(reader: &mut Reader<'_>, mut act: impl FnMut(Change)) -> Result<(), Repl
         }
         act(match kind {
             SENT => Change::Sent((seq, count), time),
-            SETTLED => Change::Settled((seq, count)),
+            ACKED => Change::Acked((seq, count)),
             UP_TO => Change::UpTo { seq, consumer_seq: reader.uvarint()? },
             LATE => Change::Late { seq, consumer_seq: reader.uvarint()? },
             MOVED => Change::Moved { seq, time },
@@ -222,9 +222,9 @@ pub fn replay(ledger: &mut Ledger, record: &[u8]) -> Result<(), ReplayError> {
         let each = |(first, count): (u64, u64)| (0..count).map(move |n| first.wrapping_add(n));
         match change {
             Change::Sent(run, time) => each(run).for_each(|seq| _ = ledger.sent(seq, time)),
-            Change::Settled(run) => each(run).for_each(|seq| _ = ledger.settle(seq)),
-            Change::UpTo { seq, consumer_seq } => ledger.settle_up_to(seq, consumer_seq, None),
-            Change::Late { seq, consumer_seq } => _ = ledger.settle_late(seq, consumer_seq),
+            Change::Acked(run) => each(run).for_each(|seq| _ = ledger.ack_one(seq)),
+            Change::UpTo { seq, consumer_seq } => ledger.ack_up_to(seq, consumer_seq, None),
+            Change::Late { seq, consumer_seq } => _ = ledger.ack_late(seq, consumer_seq),
             Change::Moved { seq, time } => _ = ledger.set_time(seq, time),
             Change::GivenUp(run) => each(run).for_each(|seq| ledger.give_up(seq)),
             Change::Below { seq, moves_on } => _ = ledger.removed_below(seq, moves_on),

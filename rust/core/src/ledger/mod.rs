@@ -1,9 +1,9 @@
-//! What a consumer was given and what it settled: pending messages, ack floor, redelivery.
+//! What a consumer was given and what it acked: pending messages, ack floor, redelivery.
 //!
 //! ```text
-//! stream      … 4 5 6 7 8 9 …       floor: everything at or below is settled
+//! stream      … 4 5 6 7 8 9 …       floor: everything at or below is acked
 //! floor 4 ───────┘ │   │ └─ delivered 8: nothing above was handed out yet
-//! pending          6   7            unsettled; 5 and 8 were acked (or filtered out)
+//! pending          6   7            unacked; 5 and 8 were acked (or filtered out)
 //! ```
 //! The consumer has its own sequence: one number for each delivery, redeliveries included. A pending message keeps
 //! the number of its first delivery; the floor is counted by it. Every change is noted for the journal
@@ -32,11 +32,11 @@ pub struct Sent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckPolicy {
-    /// Delivered is settled.
+    /// Delivered counts as acked.
     None,
-    /// An ack settles everything at or below it.
+    /// An ack acks everything at or below it.
     All,
-    /// An ack settles one message.
+    /// An ack covers one message.
     Explicit,
 }
 
@@ -64,7 +64,7 @@ impl Rules {
 pub struct Applied {
     /// The first one that was not: it needs more than bookkeeping.
     pub next: usize,
-    /// Messages that were settled.
+    /// Messages that were acked.
     pub acked: usize,
 }
 
@@ -77,7 +77,7 @@ pub struct Ledger {
     pending: Pending,
     /// Pending and delivered more than once.
     pending_again: usize,
-    /// Delivered as often as allowed and no longer pending: sequence → deliveries. Not settled either.
+    /// Delivered as often as allowed and no longer pending: sequence → deliveries. Not acked either.
     given_up: BTreeMap<u64, u32>,
     /// Sequences to be delivered again, in the order they became due, each with a ticket: one counts while its
     /// slot has the same.
@@ -130,7 +130,7 @@ impl Ledger {
         self.pending.len()
     }
 
-    /// Messages delivered more than once and not settled.
+    /// Messages delivered more than once and not acked.
     pub fn num_redelivered(&self) -> usize {
         self.pending_again + self.given_up.len()
     }
@@ -144,19 +144,19 @@ impl Ledger {
         self.pending.get(seq).map(|slot| (slot.consumer_seq, slot.time, slot.deliveries))
     }
 
-    /// Everything that was delivered and not settled, in order: pending, and given up.
-    pub fn unsettled(&self) -> Vec<u64> {
+    /// Everything that was delivered and not acked, in order: pending, and given up.
+    pub fn unacked(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.pending.iter().map(|(seq, _)| seq).chain(self.given_up.keys().copied()).collect();
         all.sort_unstable();
         all
     }
 
     /// Those of the sequences that were delivered (or passed over) and are neither pending nor given up.
-    pub fn settled_among(&self, sequences: &[u64]) -> Vec<u64> {
-        let settled = |seq: &u64| {
+    pub fn acked_among(&self, sequences: &[u64]) -> Vec<u64> {
+        let acked = |seq: &u64| {
             *seq <= self.delivered.1 && self.pending.get(*seq).is_none() && !self.given_up.contains_key(seq)
         };
-        sequences.iter().copied().filter(settled).collect()
+        sequences.iter().copied().filter(acked).collect()
     }
 
     /// A message goes out, for the first time or again: what is known of the sequence decides.
@@ -190,7 +190,7 @@ impl Ledger {
             (slot.deliveries, slot.time, slot.ticket) = (slot.deliveries + 1, now_ns, 0);
             return slot.deliveries;
         }
-        // Given up, or settled, and handed out all the same: it is pending anew.
+        // Given up, or acked, and handed out all the same: it is pending anew.
         let deliveries = self.given_up.remove(&seq).unwrap_or(0) + 1;
         self.pending_again += usize::from(deliveries > 1);
         self.pending.insert(seq, Slot { deliveries, ..Slot::first(consumer_seq, now_ns) });
@@ -198,7 +198,7 @@ impl Ledger {
     }
 
     /// Works through plain acks (and asks for more time) from `start` on; stops before the first message that
-    /// needs more. The sequences that were settled go to `acked`, if somebody wants them.
+    /// needs more. The sequences that were acked go to `acked`, if somebody wants them.
     pub fn apply(&mut self, run: &AckRun, start: usize, now_ns: i64, mut acked: Option<&mut Vec<u64>>) -> Applied {
         let mut count = 0;
         for (at, ack) in run.acks.iter().enumerate().skip(start) {
@@ -212,13 +212,13 @@ impl Ledger {
         Applied { next: run.acks.len(), acked: count }
     }
 
-    /// An ack; returns how many messages it settled. Old news and what was never delivered change nothing.
+    /// An ack; returns how many messages it acked. Old news and what was never delivered change nothing.
     #[inline]
     pub fn ack(&mut self, seq: u64, consumer_seq: u64, acked: Option<&mut Vec<u64>>) -> usize {
         match self.rules.policy {
             AckPolicy::None => 0,
             AckPolicy::Explicit => {
-                let done = self.settle(seq) || self.settle_late(seq, consumer_seq);
+                let done = self.ack_one(seq) || self.ack_late(seq, consumer_seq);
                 if let Some(acked) = acked.filter(|_| done) {
                     acked.push(seq);
                 }
@@ -226,7 +226,7 @@ impl Ledger {
             }
             AckPolicy::All => {
                 let before = self.pending.len() + self.given_up.len();
-                self.settle_up_to(seq, consumer_seq, acked);
+                self.ack_up_to(seq, consumer_seq, acked);
                 before - self.pending.len() - self.given_up.len()
             }
         }
@@ -234,10 +234,10 @@ impl Ledger {
 
     /// One message needs no more care: acked, terminated, or gone from the stream. False if it was not pending.
     #[inline]
-    pub fn settle(&mut self, seq: u64) -> bool {
+    pub fn ack_one(&mut self, seq: u64) -> bool {
         let Some(slot) = self.pending.remove(seq) else { return false };
         if self.recording {
-            self.changes.settled(seq, self.delivered);
+            self.changes.acked(seq, self.delivered);
         }
         self.pending_again -= usize::from(slot.deliveries > 1);
         self.queued -= usize::from(slot.queued());
@@ -246,7 +246,7 @@ impl Ledger {
     }
 
     /// An ack for a message that was given up before. False if it was not.
-    pub fn settle_late(&mut self, seq: u64, consumer_seq: u64) -> bool {
+    pub fn ack_late(&mut self, seq: u64, consumer_seq: u64) -> bool {
         if self.given_up.remove(&seq).is_none() {
             return false;
         }
@@ -257,7 +257,7 @@ impl Ledger {
         true
     }
 
-    /// Over what was settled: to just before the next pending one, or to the end when there is none.
+    /// Over what was acked: to just before the next pending one, or to the end when there is none.
     #[inline]
     fn raise_floor(&mut self, consumer_seq: u64, seq: u64) {
         if self.pending.is_empty() {
@@ -270,11 +270,11 @@ impl Ledger {
         }
     }
 
-    /// Everything at or below is settled. Sequences that went are added to `gone`.
+    /// Everything at or below is acked. Sequences that went are added to `gone`.
     ///
     /// The stream sequence alone decides: after a crash the numbers of forgotten deliveries are given out again, so that
     /// the consumer sequence of an ack may belong to another message by now.
-    pub fn settle_up_to(&mut self, seq: u64, consumer_seq: u64, mut gone: Option<&mut Vec<u64>>) {
+    pub fn ack_up_to(&mut self, seq: u64, consumer_seq: u64, mut gone: Option<&mut Vec<u64>>) {
         if seq <= self.floor.1 || seq > self.delivered.1 {
             return;
         }
@@ -313,10 +313,10 @@ impl Ledger {
         for seq in sequences {
             if let Some(slot) = self.pending.get(*seq).copied() {
                 pending.push((*seq, slot.consumer_seq, slot.deliveries));
-                self.settle(*seq);
+                self.ack_one(*seq);
             } else if !self.given_up.is_empty() {
                 // Nobody can deliver it any more; for the floor nothing changes.
-                self.settle_late(*seq, 0);
+                self.ack_late(*seq, 0);
             }
         }
         pending

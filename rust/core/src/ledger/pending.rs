@@ -1,4 +1,4 @@
-//! Messages that were handed out and not settled, by stream sequence.
+//! Messages that were handed out and not acked, by stream sequence.
 //!
 //! ```text
 //! old     3 ── 9 ── 40                    a tree: stragglers, and consumers whose filter leaves wide gaps

@@ -49,7 +49,7 @@ impl Ledger {
         (waiting > 0 && self.next_check < i64::MAX).then(|| self.next_check.saturating_add(slack))
     }
 
-    /// Delivered often enough: no longer pending, but not settled either, so that the floor stays.
+    /// Delivered often enough: no longer pending, but not acked either, so that the floor stays.
     pub(super) fn give_up(&mut self, seq: u64) {
         let Some(slot) = self.pending.remove(seq) else { return };
         if self.recording {
@@ -66,7 +66,7 @@ impl Ledger {
         std::mem::take(&mut self.exceeded)
     }
 
-    /// The next sequences to deliver again, at most `max`. They stay queued until they are sent or settled.
+    /// The next sequences to deliver again, at most `max`. They stay queued until they are sent or acked.
     pub fn due(&mut self, max: usize) -> Vec<u64> {
         let mut due = Vec::new();
         if self.queued == 0 {

@@ -51,7 +51,7 @@ impl Ledger {
     }
 
     /// The state as `from_state` takes it. One that was given up at its first delivery counts as delivered again:
-    /// the format has no other way to say that it is not settled.
+    /// the format has no other way to say that it is not acked.
     pub fn state(&self) -> State {
         let mut redelivered: Vec<(u64, u64)> = self.pending.iter().filter_map(|(seq, slot)| again(seq, slot)).collect();
         if !self.given_up.is_empty() {

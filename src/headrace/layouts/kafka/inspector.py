@@ -33,7 +33,7 @@ from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.layouts.layout import Progress
 from headrace.layouts.log_names import choose_logs
 from headrace.layouts.marks import Mark
-from headrace.layouts.report import FileRow, LogView, ReaderRow, VolumeView, settled_below
+from headrace.layouts.report import FileRow, LogView, ReaderRow, VolumeView, floor_below
 from headrace.layouts.shortcuts import read_or_damaged
 from headrace.units import format_time_ns
 
@@ -114,7 +114,7 @@ def _groups(volume: KafkaVolume, view: VolumeView, *, whole: bool) -> None:
         if state is not None:
             details["behind"] = str(max(state.last_seq + 1 - what.next, 0))
         logs[name].cursors.append(
-            ReaderRow(group, "group", what.next, settled_below(what.next), details=details)
+            ReaderRow(group, "group", what.next, floor_below(what.next), details=details)
         )
     if absent and whole:
         view.own_notes.append(
@@ -303,7 +303,7 @@ def _producers(disk: Disk, directory: str, view: LogView, producers: KafkaProduc
         if open_first >= 0:
             details["open transaction"] = f"from offset {open_first}"
         view.cursors.append(
-            ReaderRow(f"producer {producer}", "producer", last + 1, settled_below(last + 1), details=details)
+            ReaderRow(f"producer {producer}", "producer", last + 1, floor_below(last + 1), details=details)
         )
 
 

@@ -174,7 +174,7 @@ class KafkaCursors(Cursors):
         return self._groups[name]
 
     def state_of(self, name: str) -> ConsumerState:
-        """A group that wants offset n next has settled everything below."""
+        """A group that wants offset n next has acked everything below."""
         last = self.committed(name).next - 1
         return ConsumerState(SequencePair(last, last), SequencePair(last, last))
 

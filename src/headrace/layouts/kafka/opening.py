@@ -16,7 +16,7 @@ from headrace.layouts.kafka.evidence import Evidence, Known
 from headrace.layouts.kafka.names import INDEX, SNAPSHOT, TIMES, TXN, parse_file
 from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.kafka.producer_files import encode_aborted, read_snapshot
-from headrace.layouts.kafka.recovery import mend, settle_files
+from headrace.layouts.kafka.recovery import finish_cleaning, mend
 from headrace.layouts.kafka.segments import (
     INDEX_BYTES_MAX,
     INDEX_ENTRY,
@@ -160,7 +160,7 @@ class Opener:
 
     def open(self) -> Opened:
         """Recover, and leave the last segment open for appending."""
-        settle_files(self.disk, self.directory)
+        finish_cleaning(self.disk, self.directory)
         found = self.segments = list_segments(self.disk, self.directory)
         if not found:
             self.damage += self.known.lost(self.directory, found, self.known.start)

@@ -44,7 +44,7 @@ class GroupReaders(Readers):
         ]
 
     def put(self, readers: Sequence[DurableReader]) -> CarriedReaders:
-        """What a group is given next is the first message that it has not settled: some may come twice, none is missed."""
+        """What a group is given next is the first message that it has not acked: some may come twice, none is missed."""
         done = CarriedReaders()
         if not readers:
             return done
@@ -58,6 +58,6 @@ class GroupReaders(Readers):
             again = reader.delivered - reader.floor - len(reader.pending)
             if again:
                 done.notes.append(
-                    f"{reader.origin}: {again} settled message(s) behind its first open one come again"
+                    f"{reader.origin}: {again} acked message(s) behind its first open one come again"
                 )
         return done

@@ -31,7 +31,7 @@ from headrace.layouts.kafka.segments import Segment, list_segments
 PIECE_BYTES = 4 << 20
 
 
-def settle_files(disk: Disk, directory: str) -> None:
+def finish_cleaning(disk: Disk, directory: str) -> None:
     """Finish or undo what a cleaner or a deletion had begun, as the broker does when it loads a log."""
     files = [(name, parse_file(name)) for name, is_dir, _ in disk.list(directory) if not is_dir]
     known = [(name, parsed) for name, parsed in files if parsed is not None]

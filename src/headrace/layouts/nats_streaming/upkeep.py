@@ -16,7 +16,7 @@ TICK_S = 1.0
 IDLE_S = 1.0
 
 
-def settle(channel: Channel) -> None:
+def apply_limits_on_open(channel: Channel) -> None:
     """Limits are applied once more when a channel is opened, without a word, as the real server does."""
     channel.dropped_noted = True
     front.enforce(channel)

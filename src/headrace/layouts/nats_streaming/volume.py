@@ -206,7 +206,7 @@ class StreamingVolume(DirectoryVolume):
         for damage in channel.damage():
             LOG.warning("%s: %s at byte %d: %s", damage.file, damage.kind, damage.offset, damage.detail)
         if not self.read_only:
-            upkeep.settle(channel)
+            upkeep.apply_limits_on_open(channel)
         return channel
 
     # Logs

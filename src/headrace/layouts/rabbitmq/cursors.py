@@ -1,6 +1,6 @@
 """`RabbitCursors`: deliveries and acks of a queue, the records of its index.
 
-A classic queue has one reader, the queue itself: consumers share it. A message is handed out (`deliver`), then settled
+A classic queue has one reader, the queue itself: consumers share it. A message is handed out (`deliver`), then acked
 (`ack`) or put back (`requeue`). Since 3.10 the deliver record stands behind every publish and says nothing; who has
 what is then known in memory only, and everything unacked is delivered again after a restart. With
 `deliver_at_publish=False` the record is written at delivery, as up to 3.9, and survives.
@@ -39,7 +39,7 @@ class RabbitCursors(Cursors):
             return ticket
 
     def ack(self, positions: Sequence[int]) -> Ticket:
-        """These are settled; a fully acked segment goes with the next flush."""
+        """These are acked; a fully acked segment goes with the next flush."""
         return self._log.moves(positions, ack=True)
 
     def requeue(self, positions: Sequence[int]) -> None:
@@ -48,17 +48,17 @@ class RabbitCursors(Cursors):
             self._log.kernel.unsend(list(positions))
 
     def pending(self) -> list[int]:
-        """Handed out, not settled."""
+        """Handed out, not acked."""
         with self._log.lock:
             return self._log.kernel.pending(PENDING_MAX)
 
     def unacked(self) -> dict[int, int]:
-        """Segment → messages in it that are not settled."""
+        """Segment → messages in it that are not acked."""
         with self._log.lock:
             return {number: unacked for number, unacked, _, _ in self._log.kernel.segments() if unacked}
 
     def state_of(self, name: str) -> ConsumerState:
-        """Delivered up to, settled up to, what is out."""
+        """Delivered up to, acked up to, what is out."""
         log = self._log
         with log.lock:
             state = log.state()

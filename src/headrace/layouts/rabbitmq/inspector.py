@@ -20,7 +20,7 @@ from headrace.layouts.rabbitmq._kernels import (
 from headrace.layouts.rabbitmq.log import RabbitLog
 from headrace.layouts.rabbitmq.vhost import Vhost
 from headrace.layouts.rabbitmq.volume import RabbitVolume
-from headrace.layouts.report import FileRow, LogView, ReaderRow, VolumeView, settled_below
+from headrace.layouts.report import FileRow, LogView, ReaderRow, VolumeView, floor_below
 from headrace.layouts.shortcuts import unreadable
 
 PRODUCT = "RabbitMQ"
@@ -117,7 +117,7 @@ def _log_view(log: RabbitLog, quick: bool, thorough: bool, done: _Done) -> LogVi
             "queue",
             "classic queue",
             next=shown.state.first_seq if stopped is None else stopped.next_deliver,
-            floor=settled_below(shown.state.first_seq),
+            floor=floor_below(shown.state.first_seq),
             pending=shown.state.messages,
             details={
                 "unacked per segment": ", ".join(f"{n}: {left}" for n, left in unacked.items()) or "none"

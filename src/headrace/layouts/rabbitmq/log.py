@@ -289,7 +289,7 @@ class RabbitLog(Log):
         self._put(write.journal)
 
     def _put(self, piece: tuple[int, int]) -> None:
-        self._settle_journal()
+        self._sync_journal_name()
         journal = self.vhost.handles.get(self.journal_path)
         try:
             self.kernel.write_journal(piece, journal, self._journal_bytes)
@@ -351,7 +351,7 @@ class RabbitLog(Log):
             for piece in self._held[:held]:
                 self._put(piece)
             del self._held[:held]
-            self._settle_journal()
+            self._sync_journal_name()
             journal = self.vhost.handles.get(self.journal_path) if self._journal_bytes else None
         if journal is not None:
             journal.sync_data()
@@ -412,7 +412,7 @@ class RabbitLog(Log):
             self._held.clear()
             if self.unsynced:
                 # Until the empty journal is on disk, an older one without the last acks may come back.
-                self._settle_journal()
+                self._sync_journal_name()
             self._visible = self._next
             self._group.raise_durable(self._mark)
             self.publish_mark()
@@ -463,7 +463,7 @@ class RabbitLog(Log):
             files.try_remove(self.disk, self._spare)
             self._spare = None
 
-    def _settle_journal(self) -> None:
+    def _sync_journal_name(self) -> None:
         """The new journal's name must be on disk before a record in it is worth anything."""
         if self._renamed:
             self.disk.sync_dir(self.directory)
@@ -566,13 +566,13 @@ class RabbitLog(Log):
             self.flush()
             self._next = self.next_seq
             self._asleep = self.state()
-            self._settle()
+            self._keep_segment_rows()
             self._drop_spare()
             self._sent = self._kernel.pending(_PENDING_MAX)
             self._kernel = None
             self.vhost.handles.drop(self.journal_path)
 
-    def _settle(self) -> None:
+    def _keep_segment_rows(self) -> None:
         """After a flush: the segments' numbers are all that is needed of the map."""
         if self.recovered and not self._journal_bytes:
             self.resting, self._tail_unread = Rest(self.next_seq, self.kernel.rows()), True
@@ -585,7 +585,7 @@ class RabbitLog(Log):
             try:
                 if not self.read_only and self._kernel is not None:
                     self.flush()
-                    self._settle()
+                    self._keep_segment_rows()
                     self._drop_spare()
             finally:
                 self._closed = True

@@ -1,8 +1,8 @@
 """Readers of logs that become one: where each stands in the joined log.
 
-    log 0   a . a . a │ b . b        settled up to │ in each log
+    log 0   a . a . a │ b . b        acked up to │ in each log
     log 1     c . c │ d . d . d
-    joined  a c a c a d d b d b      settled: all that was; pending: what was not, and stands before the last that was
+    joined  a c a c a d d b d b      acked: all that was; pending: what was not, and stands before the last that was
                       ▲ ▲
 
 A reader of one name on several logs (a Kafka group on the partitions of its topics) is one reader afterwards. One that
@@ -18,7 +18,7 @@ from headrace.config.names import subjects_overlap
 from headrace.layouts.base import Log, LogState
 from headrace.layouts.copies import OWN_SUBJECT
 from headrace.layouts.readers import DurableReader
-from headrace.ops._kernels import Batch, unsettled
+from headrace.ops._kernels import Batch, unacked
 from headrace.ops.conversion.mapping import parts_of
 from headrace.ops.conversion.plan import ConvertedLog
 from headrace.ops.conversion.sides import Side
@@ -29,7 +29,7 @@ PENDING_MAX = 100_000
 
 @dataclass(slots=True)
 class _Reader:
-    """One reader on its way: what it has not settled of what was seen so far."""
+    """One reader on its way: what it has not acked of what was seen so far."""
 
     name: str
     known: dict[int, DurableReader]
@@ -37,12 +37,12 @@ class _Reader:
     covered: frozenset[int]
     filters: tuple[str, ...] = ()
     open: list[int] = field(default_factory=lambda: [])
-    last_settled: int | None = None
+    last_acked: int | None = None
     passed: set[int] = field(default_factory=lambda: set[int]())
-    """Logs whose settled messages were all seen."""
+    """Logs whose acked messages were all seen."""
 
-    def settled_of(self, log: int, part: Batch) -> int | None:
-        """How many of the part's messages it has settled; None for a log that it does not read."""
+    def acked_of(self, log: int, part: Batch) -> int | None:
+        """How many of the part's messages it has acked; None for a log that it does not read."""
         if log not in self.covered:
             return None
         floor = self.known[log].floor if log in self.known else -1
@@ -52,29 +52,27 @@ class _Reader:
         """More of the joined log, which begins at `first`."""
         if self.passed >= self.covered:
             return
-        settled = [self.settled_of(at, part) for at, part in enumerate(parts)]
-        places, last = unsettled(origins, settled)
+        acked = [self.acked_of(at, part) for at, part in enumerate(parts)]
+        places, last = unacked(origins, acked)
         if last is not None:
-            self.last_settled = first + last
+            self.last_acked = first + last
         self.open += [first + place for place in places[: max(PENDING_MAX - len(self.open), 0)]]
-        self.passed |= {
-            at for at, count in enumerate(settled) if count is not None and count < len(parts[at])
-        }
+        self.passed |= {at for at, count in enumerate(acked) if count is not None and count < len(parts[at])}
 
     def result(self, state: LogState) -> DurableReader:
         """Where it stands, in positions of the joined log."""
         one = next(iter(self.known.values()))
-        last = self.last_settled if self.last_settled is not None else state.first_seq - 1
+        last = self.last_acked if self.last_acked is not None else state.first_seq - 1
         pending = tuple(seq for seq in self.open if seq < last)
         notes = [*dict.fromkeys(note for each in self.known.values() for note in each.notes)]
         if len(self.open) >= PENDING_MAX and last > self.open[-1]:
             pending, last = (), self.open[0] - 1
             notes.append(
-                f"more than {PENDING_MAX:,} messages between are not settled: settled ones behind them come again"
+                f"more than {PENDING_MAX:,} messages between are not acked: acked ones behind them come again"
             )
         again = sum(max(each.delivered - each.floor - len(each.pending), 0) for each in self.known.values())
         if again:
-            notes.append(f"{again} settled message(s) behind its first open ones come again")
+            notes.append(f"{again} acked message(s) behind its first open ones come again")
         return DurableReader(
             self.name,
             delivered=last,

@@ -194,9 +194,9 @@ def _all_readers(source: Side, target: Side, shape: Shape) -> list[Loss]:
     rows = [] if shape.all_joined else [usual]
     if shape.joined:
         how = {
-            "jetstream": "one consumer for each name: what it has not settled is pending, the rest is done",
-            "nats_streaming": "one durable for each name: what it has not settled is pending, the rest is done",
-            "kafka": "groups that go on at the first message that was not settled in one of the logs",
+            "jetstream": "one consumer for each name: what it has not acked is pending, the rest is done",
+            "nats_streaming": "one durable for each name: what it has not acked is pending, the rest is done",
+            "kafka": "groups that go on at the first message that was not acked in one of the logs",
         }[target.layout]
         rows.append(Loss(f"readers of {shape.names}", "changed", how))
     if shape.divided:
@@ -225,7 +225,7 @@ def _readers(source: Side, target: Side) -> Loss:
     if source.layout == target.layout:
         return Loss("readers", "kept", "__consumer_offsets is copied")
     if target.layout == "kafka":
-        return Loss("readers", "changed", "groups that go on at the first message that was not settled")
+        return Loss("readers", "changed", "groups that go on at the first message that was not acked")
     return Loss("readers", "kept", "groups as durable readers at their committed offset")
 
 

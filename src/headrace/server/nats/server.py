@@ -54,7 +54,7 @@ SHARED_SLICE_NS = 1_000_000
 """The same where the loop has clients of its own to serve."""
 INFO_PROTOCOL = 1
 """What a client says in CONNECT if it takes INFO at any time."""
-SETTLE_S, DRAIN_S, LOOK_S = 1.0, 0.5, 0.002
+COMMIT_WAIT_S, DRAIN_S, LOOK_S = 1.0, 0.5, 0.002
 """At the end: how long answers may wait for the disk, how long clients may take to read the last bytes; how often to look."""
 NAME_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
@@ -403,7 +403,7 @@ class NatsServer:
             if not client.closing:
                 client.transport.pause_reading()
         self.engine.turn()
-        await self._until(lambda: not self.engine.waits, SETTLE_S)
+        await self._until(lambda: not self.engine.waits, COMMIT_WAIT_S)
         before()
         self.flush()
         for client in list(self.clients.values()):

@@ -4,7 +4,7 @@
     … → Durable, Later        an answer for later: calls.py
     … → None                  nothing is said: an endpoint that nobody knows, as with nats-server
 
-Endpoints live in `api_streams.py`, `api_consumers.py`, `api_messages.py`; those of `api_producers.py` are ours, below
+Endpoints live in `streams.py`, `consumers.py`, `messages.py`; those of `producers.py` are ours, below
 `$HEADRACE.API.`. What needs a cluster answers what a single
 nats-server answers. DIRECT.GET and CONSUMER.MSG.NEXT are not here: who serves them listens for itself.
 """
@@ -161,7 +161,7 @@ _ROUTES: dict[str, list[tuple[str, Endpoint, int | None]]] = {
     "CONSUMER.UNPIN": [("consumer_unpin", api_consumers.unpin, 2)],
     "CONSUMER.RESET": [("consumer_reset", api_consumers.reset, 2)],
     "PRODUCER.INFO": [("producer_info", api_producers.info, 1)],
-    "PRODUCER.SETTLE": [("producer_settle", api_producers.settle, 1)],
+    "PRODUCER.SETTLE": [("producer_settle", api_producers.raise_floor, 1)],
     "PRODUCER.DELETE": [("producer_delete", api_producers.delete, 1)],
     "STREAM.PEER.REMOVE": [("stream_remove_peer", _needs_cluster, 1)],
     "STREAM.PEER.EVACUATE": [("stream_evacuate_peer", _needs_cluster, 1)],

@@ -59,7 +59,7 @@ def _shown(of: Known) -> dict[str, Any]:
     }
 
 
-def settle(api: Api, call: Call) -> Outcome:
+def raise_floor(api: Api, call: Call) -> Outcome:
     """PRODUCER.SETTLE"""
     request = read(call.payload, ProducerSettleRequest, strict=api.facts.strict)
     stream = _own(call)
@@ -68,7 +68,7 @@ def settle(api: Api, call: Call) -> Outcome:
     now_ns = stream.engine.clock()
 
     def work() -> Fields:
-        marks.settle(request.producer, request.below, now_ns)
+        marks.raise_floor(request.producer, request.below, now_ns)
         return {"success": True, **_shown(marks.known([request.producer], RANGES_IN_PAGE)[0])}
 
     return Later(work, _finish, stream)

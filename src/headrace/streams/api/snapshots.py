@@ -65,7 +65,7 @@ def restore(api: Api, call: Call) -> Outcome:
         raise api_error("JSStreamMismatchErr")
     if name in call.account.streams or name in call.account.offline:
         raise api_error("JSStreamNameExistRestoreFailedErr")
-    config = call.account.settle(request.config)
+    config = call.account.apply_defaults(request.config)
     return {"deliver_subject": Incoming(api, call, config).start()}
 
 

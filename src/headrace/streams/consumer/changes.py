@@ -1,6 +1,6 @@
 """What may change about a consumer that is there, and when two configurations are the same consumer.
 
-    config = check_update(before, config, active=…)     `config` was settled by `rules.py`
+    config = check_update(before, config, active=…)     `config` is complete: see `rules.py`
 
 ApiError with the words of nats-server 2.15.2, in its order, for what must stay as it is.
 """

@@ -1,6 +1,6 @@
-"""One consumer of the model: what it was given, what it settled, and when it gets more.
+"""One consumer of the model: what it was given, what it acked, and when it gets more.
 
-    on_acks   a run of acknowledgements ─→ ledger; on work queues the stream lets go of what is settled
+    on_acks   a run of acknowledgements ─→ ledger; on work queues the stream removes what is acked
     on_pulls  a run of requests         ─→ waiting (pull.py)
     on_new    the stream has more       ─┐
     timers    something is due          ─┴→ engine.wake ─→ deliver: Position.choose, then push or pull sends
@@ -207,7 +207,7 @@ class Consumer:
         if not again:
             self._pending = max(self._pending - taken, 0)
         if self.config.ack_policy == "none" and self.stream.config.retention != "limits":
-            self.settled(batch.positions()[:taken])
+            self.on_acked(batch.positions()[:taken])
 
     def _tell_exceeded(self) -> None:
         for seq, deliveries in self.ledger.take_exceeded():
@@ -240,8 +240,8 @@ class Consumer:
         at, count = 0, len(run)
         while at < count:
             if not self.sample_percent:
-                at, settled, acked = ledger.apply(run, at, wall, wanted)
-                if settled:
+                at, done, acked = ledger.apply(run, at, wall, wanted)
+                if done:
                     self.last_acked_ns = wall
                 if acked:
                     gone += acked
@@ -250,7 +250,7 @@ class Consumer:
             gone += self._one_ack(run, at, wall)
             at += 1
         if gone and wanted:
-            self.settled(gone)
+            self.on_acked(gone)
         if run.has_replies:
             self._confirm(run, delivered)
         if self.stalled or ledger.num_due:
@@ -259,7 +259,7 @@ class Consumer:
             self._schedule(now)
 
     def _one_ack(self, run: AckRun, at: int, wall: int) -> list[int]:
-        """An acknowledgement that is more than bookkeeping; returns what it settled."""
+        """An acknowledgement that is more than bookkeeping; returns what it acked."""
         kind, deliveries, seq, consumer_seq, body, reply = run.item(at)
         where = (self.stream.account, self.stream.name, self.name, consumer_seq, seq)
         if kind in ("ack", "next", "term"):
@@ -267,11 +267,11 @@ class Consumer:
         if kind in ("ack", "next"):
             if self.sample_percent:
                 self._sample(seq, consumer_seq, deliveries, wall)
-            settled = self.ledger.ack(seq, consumer_seq)
+            acked = self.ledger.ack(seq, consumer_seq)
             if kind == "next" and reply is not None:
                 self.delivery.request(reply, next_request(body))
                 self.engine.wake(self)
-            return settled
+            return acked
         if kind == "progress":
             self.ledger.progress(seq, wall)
         elif kind == "nak" and self.ledger.nak(seq, nak_delay_ns(body), wall):
@@ -288,7 +288,7 @@ class Consumer:
             where = (self.stream.account, self.stream.name, self.name)
             self.advisories.ack_sampled(*where, consumer_seq, seq, wall - known.time_ns, deliveries)
 
-    def settled(self, sequences: Sequence[int]) -> None:
+    def on_acked(self, sequences: Sequence[int]) -> None:
         """The stream may let go of these: the journal says so first, for every consumer that had a say."""
         self.flush(all_consumers=self.stream.config.retention == "interest")
         self.stream.acked(self, sequences)
@@ -299,7 +299,7 @@ class Consumer:
         answer = partial(self.engine.exchange.confirm, stream.account.id, run, delivered)
         if not self.engine.sync_needed:
             self.flush()  # mode `interval`: what was said outlives the process
-        if self.config.mem_storage:  # the removal is all that stays, on streams that remove what is settled
+        if self.config.mem_storage:  # the removal is all that stays, on streams that remove what is acked
             now = stream.in_memory or stream.config.retention == "limits"
             stream.when_unfenced(lambda: self.engine.after(stream.store, stream.mark(), answer, now=now))
         else:
@@ -336,28 +336,28 @@ class Consumer:
     def recount(self, purged: str = "", *, moves_on: bool = True) -> None:
         """Many messages went (a purge, or a limit per subject): look which pending ones are still there."""
         store, ledger = self.stream.store, self.ledger
-        unsettled = ledger.unsettled()
-        if unsettled:
-            gone = sorted(set(unsettled).difference(store.live_among(unsettled)))
+        unacked = ledger.unacked()
+        if unacked:
+            gone = sorted(set(unacked).difference(store.live_among(unacked)))
             ledger.removed(gone)
         front = front_after_purge(self.filters, purged, store) if moves_on else store.first_seq
-        if ledger.removed_below(front, moves_on) or unsettled:
+        if ledger.removed_below(front, moves_on) or unacked:
             self.last_acked_ns = self.engine.clock()
             self.engine.wake(self)
         self._recount = True
         self.position.next_seq = max(self.position.next_seq, ledger.delivered.stream + 1)
 
-    def settled_of(self, sequences: Sequence[int], batch: Batch) -> list[int]:
-        """Those that this consumer has no more use for: settled, or not for it at all. The batch has their messages."""
+    def done_with(self, sequences: Sequence[int], batch: Batch) -> list[int]:
+        """Those that this consumer has no more use for: acked, or not for it at all. The batch has their messages."""
         if self.closed:
             return list(sequences)
-        settled = self.ledger.settled_among(list(sequences))
+        acked = self.ledger.acked_among(list(sequences))
         delivered = self.ledger.delivered.stream
         ahead = [seq for seq in sequences if seq > delivered]
         if not ahead or not self.filters:
-            return settled
+            return acked
         wanted = batch.filter(None, None, None, None, list(self.filters)).positions()
-        return sorted([*settled, *set(ahead).difference(wanted)])
+        return sorted([*acked, *set(ahead).difference(wanted)])
 
     def takes(self, subject: str) -> bool:
         """Whether messages on a subject are for this consumer."""

@@ -3,7 +3,7 @@
 In the order of nats-server 2.15.2 (its `getNextMsg`, one message at a time; here as many as are wanted):
 
     1  redeliveries          in the order they became due; those delivered often enough are given up instead
-    2  max_ack_pending       too many unsettled: nothing new until some are
+    2  max_ack_pending       too many unacked: nothing new until some are
     3  skip list             last_per_subject: the newest of each subject, as it was when the consumer was made
     4  new messages          from the position on, what the filters take; removed and expired ones are passed over
     5  end of the stream     as far as it is durable: nothing leaves before that

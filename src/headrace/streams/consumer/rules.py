@@ -1,11 +1,11 @@
-"""What a consumer may be: what is left open is settled, what cannot work is refused, as nats-server 2.15.2 does.
+"""What a consumer may be: what is left open gets its default, what cannot work is refused, as nats-server 2.15.2 does.
 
-    config = settle(asked, stream, caps, pedantic=…)    defaults, and everything that the configuration itself tells
+    config = apply_defaults(requested, stream, caps, pedantic=…)    defaults, and everything that the configuration itself tells
     check_beside(config, stream, others)                work queues: no two consumers for one message
     config = created(config)                            what only a new consumer gets
 
-All raise ApiError with the server's code and words. What may change later is in `consumer_changes.py`; names given in
-the subject and in the body are compared in `api_consumers.py`.
+All raise ApiError with the server's code and words. What may change later is in `changes.py`; names given in
+the subject and in the body are compared in `api/consumers.py`.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class Caps:
     max_request_batch: int = -1
 
 
-def settle(
+def apply_defaults(
     requested: ConsumerConfig, stream: StreamConfig, caps: Caps, *, pedantic: bool = False
 ) -> ConsumerConfig:
     """The configuration with its defaults; ApiError if it cannot be."""
     if requested.num_replicas > 1:
         raise api_error("JSStreamReplicasNotSupportedErr")
     config = replace(requested, metadata=user_metadata(requested.metadata))
-    config = _settle_numbers(config, caps, pedantic)
-    config = _settle_acks(config, stream, caps, pedantic)
-    config = _settle_flow_control_acks(config, pedantic)
+    config = _number_defaults(config, caps, pedantic)
+    config = _ack_defaults(config, stream, caps, pedantic)
+    config = _flow_control_defaults(config, pedantic)
     if config.num_replicas < 0:
         raise api_error("JSReplicasCountCannotBeNegative")
     _check_name_length(config)
@@ -122,7 +122,7 @@ def _pedantic(text: str) -> ApiError:
     return api_error("JSPedanticErrF", err=text)
 
 
-def _settle_numbers(config: ConsumerConfig, caps: Caps, pedantic: bool) -> ConsumerConfig:
+def _number_defaults(config: ConsumerConfig, caps: Caps, pedantic: bool) -> ConsumerConfig:
     for name, lowest in _LOWEST.items():
         if getattr(config, name) < lowest:
             if pedantic:
@@ -139,7 +139,7 @@ def _settle_numbers(config: ConsumerConfig, caps: Caps, pedantic: bool) -> Consu
     return replace(config, max_deliver=config.max_deliver or -1)
 
 
-def _settle_acks(config: ConsumerConfig, stream: StreamConfig, caps: Caps, pedantic: bool) -> ConsumerConfig:
+def _ack_defaults(config: ConsumerConfig, stream: StreamConfig, caps: Caps, pedantic: bool) -> ConsumerConfig:
     """Ack wait and backoff, then the limits of the stream and of the account as defaults."""
     if config.ack_wait == 0 and config.ack_policy in ("explicit", "all") and not config.backoff:
         config = replace(config, ack_wait=ACK_WAIT_NS)
@@ -163,7 +163,7 @@ def _settle_acks(config: ConsumerConfig, stream: StreamConfig, caps: Caps, pedan
     return config
 
 
-def _settle_flow_control_acks(config: ConsumerConfig, pedantic: bool) -> ConsumerConfig:
+def _flow_control_defaults(config: ConsumerConfig, pedantic: bool) -> ConsumerConfig:
     """With the ack policy `flow_control` the answers to flow control are the acks: it needs flow control each second."""
     if config.ack_policy != "flow_control" or not config.deliver_subject:
         return config

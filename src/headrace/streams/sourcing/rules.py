@@ -31,7 +31,7 @@ _NOT_WITH_MIRROR = (
 Others = Mapping[str, StreamConfig]
 
 
-def settle_mirror(config: StreamConfig, others: Others, *, pedantic: bool) -> StreamConfig:
+def mirror_defaults(config: StreamConfig, others: Others, *, pedantic: bool) -> StreamConfig:
     """A mirror checked, and `mirror_direct` taken from its origin."""
     mirror = config.mirror
     if mirror is None:
@@ -102,7 +102,7 @@ def check_cycle(config: StreamConfig, others: Others) -> None:
 
 
 def check_filters(config: StreamConfig) -> None:
-    """Filters are looked at last, when everything else is settled."""
+    """Filters are looked at last, when everything else is known."""
     if config.mirror is not None and not _sound_filter(config.mirror):
         text = f"subject filter '{config.mirror.filter_subject}' for the mirror invalid subject"
         raise api_error("JSStreamCreateErrF", err=text)

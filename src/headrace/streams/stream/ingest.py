@@ -129,11 +129,11 @@ def _store(stream: Stream, run: PublishRun, start: int, stop: int, accepted: int
     if stream.nobody_interested:
         last = stream.store.last_seq
         stream.store.skip_msg(last + accepted)
-        run.settled(start, last + 1)
+        run.assign_sequences(start, last + 1)
         return
     batch = run.accepted(start, stop)
     ticket = stream.write(batch) if stream.filters_on_write else stream.store.append_copy(batch)
-    run.settled(start, ticket.first)
+    run.assign_sequences(start, ticket.first)
     stream.appended(ticket, batch)
 
 
@@ -166,7 +166,7 @@ def _decide(stream: Stream, run: PublishRun, at: int, now: int) -> None:
         run.decided(at, encode_refusal(stream.name, store_error(problem)))
     else:
         if sequence is not None:
-            run.settled(at, sequence)
+            run.assign_sequences(at, sequence)
 
 
 def _decide_one(

@@ -25,7 +25,7 @@ LOG = logging.getLogger("headrace.streams")
 AT_ONCE = 512
 BYTES_AT_ONCE = 4 << 20
 AT_START_NS = 100_000_000
-"""So long a start waits for messages that were settled and are still there."""
+"""So long a start waits for messages that were acked and are still there."""
 
 
 class Interest:
@@ -59,14 +59,14 @@ class Interest:
         steps, until = self._free(()), engine.now() + AT_START_NS
         for _ in steps:
             if engine.now() >= until:
-                engine.do_in_steps(("settled", self._stream), steps)
+                engine.do_in_steps(("acked", self._stream), steps)
                 return
 
     def consumer_gone(self, consumer: Consumer) -> None:
         """What only it still wanted goes."""
         if self._stream.consumers:
             steps = self._free(consumer.filters)
-            self._stream.engine.do_in_steps(("settled", self._stream), steps)
+            self._stream.engine.do_in_steps(("acked", self._stream), steps)
         else:
             self._purge_if_unwanted()
 
@@ -91,11 +91,11 @@ class Interest:
         stream, gone = self._stream, batch.positions()
         for consumer in stream.consumers.values():
             if gone and _share_subjects(consumer.filters, filters):
-                gone = consumer.settled_of(gone, batch)
+                gone = consumer.done_with(gone, batch)
         if stream.config.retention == "workqueue" and gone:
             gone = [seq for seq in gone if self._has_taker(seq)]
         if gone:
-            stream.remove_settled(gone)
+            stream.remove_acked(gone)
 
     def _has_taker(self, sequence: int) -> bool:
         """Work queue: a message that no consumer's filter takes waits for one that does."""

@@ -272,13 +272,13 @@ class ProducerMarks:
 
     # By hand
 
-    def settle(self, name: str, below: int, now_ns: int) -> None:
+    def raise_floor(self, name: str, below: int, now_ns: int) -> None:
         """Everything below a number is done; saved when this returns, or nothing has changed."""
         with self._store.lock:
             before = self._one(name)
             if not self.producers.is_open:
                 self._begin()
-            self.producers.settle(name.encode(), below, now_ns)
+            self.producers.raise_floor(name.encode(), below, now_ns)
             self._save_or(name, before)
 
     def delete(self, name: str) -> bool:

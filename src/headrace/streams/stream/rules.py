@@ -1,10 +1,10 @@
-"""What a stream may be: what is left open is settled, what cannot work is refused, as nats-server 2.15.2 does.
+"""What a stream may be: what is left open gets its default, what cannot work is refused, as nats-server 2.15.2 does.
 
-    config = settle(asked, others, pedantic=…)     create, and the first half of an update
+    config = apply_defaults(requested, others, pedantic=…)     create, and the first half of an update
     config = check_update(before, config)          the second half: what may change
 
 Both raise ApiError with the server's code and words, in its order. `others` are the account's streams by name. In
-pedantic mode a silent adjustment is refused as well. Mirrors and sources have their own page, `origin_rules.py`.
+pedantic mode a silent adjustment is refused as well. Mirrors and sources have their own page, `sourcing/rules.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from headrace.config.model import REQUIRED_LEVEL, Republish, StreamConfig
 from headrace.streams.errors import ApiError, api_error, bad_stream
 from headrace.streams.limits import FIRST_SEQ_MAX
-from headrace.streams.sourcing.rules import check_cycle, check_sources, settle_mirror
+from headrace.streams.sourcing.rules import check_cycle, check_sources, mirror_defaults
 from headrace.streams.subject_map import BadTransform, compile_map
 from headrace.streams.subjects import is_subject, matches, overlapping_pair, subjects_overlap
 
@@ -43,7 +43,7 @@ _RESERVED = (
 Others = Mapping[str, StreamConfig]
 
 
-def settle(requested: StreamConfig, others: Others, *, pedantic: bool = False) -> StreamConfig:
+def apply_defaults(requested: StreamConfig, others: Others, *, pedantic: bool = False) -> StreamConfig:
     """The configuration with its defaults; ApiError if it cannot be."""
     config = _plain(requested)
     if config.mirror is None and config.mirror_direct:
@@ -51,24 +51,24 @@ def settle(requested: StreamConfig, others: Others, *, pedantic: bool = False) -
     _check_texts(config)
     if config.first_seq > FIRST_SEQ_MAX:
         raise bad_stream(f"first sequence can not be larger than {FIRST_SEQ_MAX}")
-    config = _settle_replicas(config)
-    config = _settle_limits(config, pedantic)
-    config = _settle_times(config, pedantic)
+    config = _replica_defaults(config)
+    config = _limit_defaults(config, pedantic)
+    config = _time_defaults(config, pedantic)
     if config.allow_rollup_hdrs and config.deny_purge:
         raise bad_stream("roll-ups require the purge permission")
     _check_counter(config)
     _check_discard(config)
-    config = _settle_markers(config, pedantic)
-    config = _settle_schedules(config, pedantic)
+    config = _marker_defaults(config, pedantic)
+    config = _schedule_defaults(config, pedantic)
     _check_persist_mode(config)
-    config = settle_mirror(config, others, pedantic=pedantic)
+    config = mirror_defaults(config, others, pedantic=pedantic)
     check_sources(config, others)
     check_cycle(config, others)
     if not config.subjects and config.mirror is None and not config.sources:
         config = replace(config, subjects=(config.name,))
     _check_subjects(config)
     _check_transform(config)
-    config = _settle_republish(config, pedantic)
+    config = _republish_defaults(config, pedantic)
     return config.filled()
 
 
@@ -86,7 +86,7 @@ def check_alone(config: StreamConfig) -> None:
 
 
 def same(one: StreamConfig, other: StreamConfig) -> bool:
-    """Whether two settled configurations are the same stream; the server's notes in `metadata` do not count."""
+    """Whether two complete configurations are the same stream; the server's notes in `metadata` do not count."""
     return replace(one, metadata=user_metadata(one.metadata)) == replace(
         other, metadata=user_metadata(other.metadata)
     )
@@ -168,7 +168,7 @@ def metadata_bytes(metadata: Mapping[str, str]) -> int:
     return own + len(REQUIRED_LEVEL) + 1
 
 
-def _settle_replicas(config: StreamConfig) -> StreamConfig:
+def _replica_defaults(config: StreamConfig) -> StreamConfig:
     if config.num_replicas > REPLICAS_MAX:
         raise bad_stream(f"maximum replicas is {REPLICAS_MAX}")
     if config.num_replicas < 0:
@@ -180,7 +180,7 @@ def _pedantic(text: str) -> ApiError:
     return api_error("JSPedanticErrF", err=text)
 
 
-def _settle_limits(config: StreamConfig, pedantic: bool) -> StreamConfig:
+def _limit_defaults(config: StreamConfig, pedantic: bool) -> StreamConfig:
     for name in _LIMITS:
         value: int = getattr(config, name)
         if value < UNLIMITED and pedantic:
@@ -190,7 +190,7 @@ def _settle_limits(config: StreamConfig, pedantic: bool) -> StreamConfig:
     return config
 
 
-def _settle_times(config: StreamConfig, pedantic: bool) -> StreamConfig:
+def _time_defaults(config: StreamConfig, pedantic: bool) -> StreamConfig:
     age, window = config.max_age, config.duplicate_window
     if age < 0:
         raise bad_stream("max age can not be negative")
@@ -230,7 +230,7 @@ def _check_discard(config: StreamConfig) -> None:
             raise bad_stream("discard new per subject requires max msgs per subject > 0")
 
 
-def _settle_markers(config: StreamConfig, pedantic: bool) -> StreamConfig:
+def _marker_defaults(config: StreamConfig, pedantic: bool) -> StreamConfig:
     """Delete markers are messages with a TTL that roll up their subject: both are switched on with them."""
     ttl = config.subject_delete_marker_ttl
     if ttl < 0:
@@ -246,7 +246,7 @@ def _settle_markers(config: StreamConfig, pedantic: bool) -> StreamConfig:
     return replace(config, allow_msg_ttl=True, allow_rollup_hdrs=True, deny_purge=False)
 
 
-def _settle_schedules(config: StreamConfig, pedantic: bool) -> StreamConfig:
+def _schedule_defaults(config: StreamConfig, pedantic: bool) -> StreamConfig:
     if not config.allow_msg_schedules:
         return config
     if config.discard == "new":
@@ -315,7 +315,7 @@ def _check_transform(config: StreamConfig) -> None:
         raise api_error(f"JSStreamTransformInvalid{where}", err=str(problem)) from problem
 
 
-def _settle_republish(config: StreamConfig, pedantic: bool) -> StreamConfig:
+def _republish_defaults(config: StreamConfig, pedantic: bool) -> StreamConfig:
     republish = config.republish
     if republish is None:
         return config

@@ -66,7 +66,7 @@ class Stream:
         store.expires_itself = not self.config.allow_msg_ttl
         self._listening: list[int] = []
         self._fences = 0
-        self._roll_refused = self._settle_tried = False
+        self._roll_refused = self._removal_prepared = False
         self._fenced_runs: list[PublishRun] = []
         self._when_unfenced: list[Callable[[], None]] = []
         self._when_free: deque[Callable[[], object]] = deque()
@@ -339,11 +339,11 @@ class Stream:
         if self.config.retention == "interest" and (others := self._interest.beside(consumer)):
             batch = self.store.load_msgs(gone)
             for other in others:
-                gone = other.settled_of(gone, batch)
+                gone = other.done_with(gone, batch)
         if gone:
-            self.remove_settled(gone)
+            self.remove_acked(gone)
 
-    def remove_settled(self, gone: Sequence[int]) -> None:
+    def remove_acked(self, gone: Sequence[int]) -> None:
         """Messages go; off the loop where that takes a sync first."""
         if not self.store.removal_needs_sync:
             self.store.remove(gone)
@@ -351,13 +351,13 @@ class Stream:
 
         def done(result: object) -> None:
             if isinstance(result, Exception):
-                LOG.warning("settled messages of %r are still there: %s", self, result)
+                LOG.warning("acked messages of %r are still there: %s", self, result)
             self.unfence()
 
         self.fence()
         self.engine.off_loop(partial(self.store.remove, gone), done)
 
-    def free_settled(self) -> None:
+    def remove_acked_at_start(self) -> None:
         """Remove what every consumer is done with, at start: after a crash it may still be there."""
         self._interest.free_at_start()
 
@@ -411,12 +411,12 @@ class Stream:
             if self.fenced or self.is_busy:
                 self._expiry_timer = self.engine.timers.at(self.engine.now() + FENCED_NS, self._expire)
                 return
-            if self.store.removal_needs_sync and not self._settle_tried:
-                self._settle_tried = True  # a full disk refuses it, and messages expire all the same
+            if self.store.removal_needs_sync and not self._removal_prepared:
+                self._removal_prepared = True  # a full disk refuses it, and messages expire all the same
                 self.fence()
                 self.engine.off_loop(self.store.prepare_removal, lambda _: self.unfence())
                 continue
-            self._settle_tried = False
+            self._removal_prepared = False
             try:
                 self.expiry.run(self.engine.clock())
             except HeadraceError as problem:

@@ -34,7 +34,7 @@ impl Evicted {
         (&self.listed, self.many)
     }
 
-    pub fn settled(&mut self) {
+    pub fn saved(&mut self) {
         *self = Evicted::default();
     }
 }

@@ -222,7 +222,7 @@ impl BlockLog {
         inner.blocks.clear();
         inner.subjects.clear();
         inner.chain = None;
-        inner.evicted.settled();
+        inner.evicted.saved();
         inner.cache.blocks.clear();
         inner.writer = None;
         inner.unsynced.clear();

@@ -91,7 +91,7 @@ pub(super) struct Scanner<'a> {
     pub key: &'a HashKey,
     pub last_sequence: u64,
     /// How many messages the unsound bytes since the last sound one may have held, and the highest sequence
-    /// they claim. A sound message behind them settles the question.
+    /// they claim. A sound message behind them decides.
     pub doubt: u64,
     pub claimed: u64,
     pub credit: Credit,
@@ -127,7 +127,7 @@ pub fn scan_taking(block: &mut [u8], key: &HashKey, hints: &Hints<'_>, mut take:
                 at = view.end();
             }
             Ok(view) => {
-                let view = scanner.settle_boundaries(block, view, &mut scan);
+                let view = scanner.check_boundaries(block, view, &mut scan);
                 at = view.end();
             }
             Err(fault) => {
@@ -224,7 +224,7 @@ impl Scanner<'_> {
 
     /// The hash fits but the boundaries look wrong. If exactly one inverted length bit makes them right,
     /// that is the record; if none does, it was stored that way; if several do, nobody can tell.
-    fn settle_boundaries(&mut self, block: &mut [u8], view: View, scan: &mut Scan) -> View {
+    fn check_boundaries(&mut self, block: &mut [u8], view: View, scan: &mut Scan) -> View {
         let mut found = Vec::new();
         let fields = [(SUBJECT_LENGTH, 16), (SUBJECT + view.subject_len, 32)];
         for (field, bits) in fields.into_iter().take(1 + usize::from(view.header_len.is_some())) {

@@ -128,9 +128,9 @@ impl Subs {
     pub fn acked(&mut self, id: u64, sequences: &[u64]) -> Vec<u64> {
         self.highest = sequences.iter().copied().fold(self.highest, u64::max);
         let Some(sub) = self.subs.get_mut(&id) else { return Vec::new() };
-        let settled: Vec<u64> = sequences.iter().copied().filter(|sequence| sub.pending.remove(sequence)).collect();
-        self.deleted += settled.len() as u64;
-        settled
+        let removed: Vec<u64> = sequences.iter().copied().filter(|sequence| sub.pending.remove(sequence)).collect();
+        self.deleted += removed.len() as u64;
+        removed
     }
 
     /// A whole new file's records: each subscription and what is pending. `states` are the present ones, by id.

@@ -67,7 +67,7 @@ class BlockFile:
     newest: bool = False
     guard: str | None = None
     cipher: Cipher | None = field(default=None, repr=False)
-    settled_bytes: int | None = None
+    durable_bytes: int | None = None
     """Set when somebody is writing: an unsound tail from here on may be a write under way."""
     expected: Expected | None = None
 
@@ -245,11 +245,11 @@ def _block_files(disk: Disk, found: Survey) -> list[BlockFile]:
     files: list[BlockFile] = []
     for number, size in sizes.items():
         newest = number == max(sizes)
-        settled = None
+        durable = None
         if found.writer is not None:
-            settled = 0 if newest and mark is None else None
+            durable = 0 if newest and mark is None else None
             if mark is not None and number >= mark[0]:
-                settled = mark[1] if number == mark[0] else 0
+                durable = mark[1] if number == mark[0] else 0
         files.append(
             BlockFile(
                 f"{found.msgs_dir}/{number}.blk",
@@ -259,7 +259,7 @@ def _block_files(disk: Disk, found: Survey) -> list[BlockFile]:
                 newest,
                 side.guard_path(number) if f"{number}.guard" in found.side_names else None,
                 _cipher(disk, found, number),
-                settled,
+                durable,
             )
         )
     return files
@@ -331,7 +331,7 @@ def _unread(block: BlockFile) -> BlockFacts:
 def _damage(block: BlockFile, scan: BlockScan, packed: bool) -> list[Damage]:
     found: list[Damage] = []
     for kind, offset, length, first, after, detail in scan.findings:
-        under_way = block.settled_bytes is not None and offset >= block.settled_bytes
+        under_way = block.durable_bytes is not None and offset >= block.durable_bytes
         if kind == "unsound-tail" and under_way:
             continue
         if packed and not detail.startswith(_PACKING):

@@ -157,7 +157,7 @@ class Consumers(ConsumerStores):
     ) -> FileConsumerStore:
         """A new consumer, on disk when this returns; who makes others at the same time shares the sync.
 
-        It counts everything up to stream sequence `start_after` as delivered and settled. Its o.dat says
+        It counts everything up to stream sequence `start_after` as delivered and acked. Its o.dat says
         so from the beginning: a real server that finds one does not look at the deliver policy again.
         """
         check_name("consumer", name)

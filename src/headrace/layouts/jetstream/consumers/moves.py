@@ -1,8 +1,8 @@
 """How a consumer's state moves: delivered, acked, replaced. Pure functions on `ConsumerState`.
 
-    stream     … 4 5 6 7 8 9 …        floor: everything at or below is settled
+    stream     … 4 5 6 7 8 9 …        floor: everything at or below is acked
     floor 4 ──────┘ │   │ └─ delivered 8: nothing above was handed out yet
-    pending         6   7             unsettled; 5 and 8 were acked (or filtered out)
+    pending         6   7             unacked; 5 and 8 were acked (or filtered out)
 
 The rules are the real file store's, replay of old news included: what lies at or below the floor changes
 nothing. `pending` is kept in stream order, so its first key is the lowest.
@@ -57,7 +57,7 @@ def _note_pending(
         state.pending[stream_seq] = Pending(known.sequence, time_ns)
     if count > 1:
         if 0 < rules.max_deliver < count:
-            state.pending.pop(stream_seq, None)  # given up, though not settled: the floor waits
+            state.pending.pop(stream_seq, None)  # given up, though not acked: the floor waits
         state.redelivered[stream_seq] = max(state.redelivered.get(stream_seq, 0), count - 1)
 
 
@@ -72,7 +72,7 @@ def apply_acks(state: ConsumerState, rules: Rules, consumer_seq: int, stream_seq
     if known is None:
         raise MessageNotFound(f"message {stream_seq} is not waiting for an ack of this consumer")
     if rules.ack_policy != "explicit":
-        _settle_up_to(state, consumer_seq, stream_seq)
+        _ack_up_to(state, consumer_seq, stream_seq)
         return True
     del state.pending[stream_seq]
     original = min(consumer_seq, known.sequence or consumer_seq)
@@ -81,12 +81,12 @@ def apply_acks(state: ConsumerState, rules: Rules, consumer_seq: int, stream_seq
     elif original == state.ack_floor.consumer + 1:
         lowest, entry = next(iter(state.pending.items()))
         if lowest > stream_seq:  # else something below still waits, and the floor with it
-            settled = SequencePair(entry.sequence - 1, lowest - 1)
-            state.ack_floor = settled if entry.sequence else SequencePair(original, stream_seq)
+            floor = SequencePair(entry.sequence - 1, lowest - 1)
+            state.ack_floor = floor if entry.sequence else SequencePair(original, stream_seq)
     return True
 
 
-def _settle_up_to(state: ConsumerState, consumer_seq: int, stream_seq: int) -> None:
+def _ack_up_to(state: ConsumerState, consumer_seq: int, stream_seq: int) -> None:
     state.ack_floor = SequencePair(consumer_seq, stream_seq)
     for table in (state.pending, state.redelivered):
         for seq in [seq for seq in table if seq <= stream_seq]:

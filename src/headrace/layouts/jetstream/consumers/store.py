@@ -1,7 +1,7 @@
 """One consumer's durable state. Made by `Consumers`, which owns the journal.
 
     plain          update_delivered, update_acks: each change is one journal record, made in Python
-    with a ledger  `ledger()` hands out the state as the core keeps it; whoever has it sends and settles there, and
+    with a ledger  `ledger()` hands out the state as the core keeps it; whoever has it delivers and acks there, and
                    `flush` puts everything that it noted into the journal as one record
 
 A ledger changes while o.dat is written elsewhere: `checkpoint` takes its changes and its fields at one moment.
@@ -213,5 +213,5 @@ class FileConsumerStore(ConsumerStore):
         if self._closed:
             raise StoreClosed(f"consumer {self.name!r} is closed")
         if plain and self._ledger is not None:
-            raise BadInput(f"consumer {self.name!r} has a ledger: deliver and settle there")
+            raise BadInput(f"consumer {self.name!r} has a ledger: deliver and ack there")
         self._owner.prepare()

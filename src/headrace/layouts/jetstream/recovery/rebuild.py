@@ -118,7 +118,9 @@ def copy_consumers(source: FileStreamStore, store: FileStreamStore) -> dict[str,
     return failed
 
 
-def settle(disk: Disk, directory: str, config: StreamConfig, created_ns: int, unmoved: list[str]) -> None:
+def write_final_meta(
+    disk: Disk, directory: str, config: StreamConfig, created_ns: int, unmoved: list[str]
+) -> None:
     """The last touch on a closed stream: the real configuration in place of the bare one.
 
     `unmoved` consumers had no o.dat and get none: a server that finds one, even with zeros, takes the deliver

@@ -19,8 +19,8 @@ from headrace.layouts.jetstream.recovery.rebuild import (
     guessed_config,
     is_unlimited,
     open_stream,
-    settle,
     unmoved_consumers,
+    write_final_meta,
 )
 from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
@@ -84,7 +84,7 @@ def _save_stream(disk: Disk, found: Survey, indexes: Indexes, seen: StreamReport
         _sum_up(saved, store)
     finally:
         volume.close()
-    settle(disk, store.stream_dir, config, found.created_ns or 0, unmoved_consumers(disk, source))
+    write_final_meta(disk, store.stream_dir, config, found.created_ns or 0, unmoved_consumers(disk, source))
     return saved
 
 

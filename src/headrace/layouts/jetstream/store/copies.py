@@ -14,7 +14,7 @@ from headrace.config.subject_sets import refuse_overlaps, subjects_in_use
 from headrace.errors import BadInput
 from headrace.layouts.base import Log, Volume
 from headrace.layouts.copies import OWN_SUBJECT, Copies, CopyOrigin
-from headrace.layouts.jetstream.recovery.rebuild import guessed_config, settle, unmoved_consumers
+from headrace.layouts.jetstream.recovery.rebuild import guessed_config, unmoved_consumers, write_final_meta
 from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
 
@@ -122,4 +122,4 @@ class StreamCopies(Copies):
         self.volume.close()
         refuse_overlaps(others | named)
         for each in self._finished:
-            settle(disk, each.directory, each.config, each.created_ns, each.unmoved)
+            write_final_meta(disk, each.directory, each.config, each.created_ns, each.unmoved)

@@ -31,7 +31,7 @@ def remove(store: FileStreamStore, positions: Sequence[int]) -> Ticket:
     """Tombstones for all live ones, in one write."""
     with store.lock:
         store.check_writable()
-        upkeep.settle_evictions(store)
+        upkeep.persist_evictions(store)
         removed: Removed = store.with_reserve(lambda: store.log.remove(list(positions)))
         store.dirty = store.dirty or removed.messages > 0
         upkeep.schedule_unlink(store)
@@ -182,7 +182,7 @@ def compact(store: FileStreamStore, seq: int) -> int:
         if seq > store.log.last_seq:
             purge(store, seq)
             return before
-        upkeep.settle_evictions(store)
+        upkeep.persist_evictions(store)
         cut = next((block for block in store.log.blocks() if block.last_seq >= seq), None)
         size_before = store.log.live_bytes
         if cut is not None:

@@ -302,11 +302,11 @@ class FileStreamStore(StoreReads, StoreState):
     @property
     def removal_needs_sync(self) -> bool:
         """Limits have evicted something that only memory knows of."""
-        return upkeep.settles_first(self)
+        return upkeep.removal_needs_sync(self)
 
     def prepare_removal(self) -> None:
         """Sync what the next removal would have to wait for."""
-        upkeep.settle_ahead(self)
+        upkeep.prepare_removal(self)
 
     def save_beside(self) -> None:
         """What somebody keeps of the messages is on disk before their files go or change."""
@@ -525,7 +525,7 @@ class FileStreamStore(StoreReads, StoreState):
         self.commit()
         self.disk.replace_file(f"{self.msgs_dir}/{INDEX}", self.log.encode_index())
         self.dirty = False
-        self.log.settled()
+        self.log.evictions_saved()
 
     def delete(self) -> None:
         """Remove the stream with all its files; half of it never shows up again."""

@@ -164,7 +164,7 @@ def apply_limits(store: FileStreamStore) -> None:
     schedule_unlink(store)
 
 
-def settle_evictions(store: FileStreamStore) -> None:
+def persist_evictions(store: FileStreamStore) -> None:
     """Before a removal: limits evict without a trace in the blocks and are applied again at every start, but
     with fewer messages they would then evict less. Tombstones, or the checkpoint, say how far they had come.
 
@@ -177,23 +177,23 @@ def settle_evictions(store: FileStreamStore) -> None:
             store.with_reserve(store.write_index)
         else:
             store.with_reserve(lambda: store.log.write_tombstones([(seq, 0) for seq in gone]))
-            store.log.settled()
+            store.log.evictions_saved()
             if store.durability == "sync":
                 store.commit()
     except DiskFull:
         pass  # on a full disk people must be able to delete; that comes first
 
 
-def settles_first(store: FileStreamStore) -> bool:
+def removal_needs_sync(store: FileStreamStore) -> bool:
     """Whether a removal has to wait for a sync: limits have evicted something that only memory knows of."""
     return store.durability == "sync" and store.type() == "file" and store.log.has_evicted
 
 
-def settle_ahead(store: FileStreamStore) -> None:
+def prepare_removal(store: FileStreamStore) -> None:
     """Do that before the removal: on whatever thread."""
     with store.lock:
         store.check_writable()
-        settle_evictions(store)
+        persist_evictions(store)
 
 
 def expire(store: FileStreamStore, now_ns: int) -> int:

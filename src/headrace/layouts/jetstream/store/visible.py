@@ -39,7 +39,7 @@ def hide_what_is_gone(
     if not clean:
         _apply_limits(log, config, now_ns, ages)
     if config.retention != "limits":
-        log.forget(sorted(_settled(log, consumers)))
+        log.forget(sorted(_acked(log, consumers)))
 
 
 def _apply_limits(log: BlockLog, config: StreamConfig, now_ns: int | None, ages: bool) -> None:
@@ -86,7 +86,7 @@ def _ttl_ns(text: str, otherwise: int) -> int:
         return otherwise
 
 
-def _settled(log: BlockLog, consumers: Consumers) -> Iterator[int]:
+def _acked(log: BlockLog, consumers: Consumers) -> Iterator[int]:
     """What every consumer is done with, and one at least was given. Without consumers nothing tells what was wanted,
     and a message that none of them takes may wait for one that does: these are shown."""
     readers = [consumers.get(name) for name in consumers.names()]
@@ -94,10 +94,10 @@ def _settled(log: BlockLog, consumers: Consumers) -> Iterator[int]:
     known = [(each.state(), each.config.filters) for each in readers if not each.config.mem_storage]
     given_up_to = max((state.delivered.stream for state, _ in known), default=0)
     for batch in _batches(log, given_up_to + 1) if given_up_to else ():
-        settled, given = {*batch.positions()}, set[int]()
+        acked, given = {*batch.positions()}, set[int]()
         for state, filters in known:
             taken = {*batch.filter(None, None, None, None, list(filters)).positions()}
             waiting = {seq for seq in taken if seq > state.delivered.stream or seq in state.pending}
-            settled -= waiting
+            acked -= waiting
             given |= taken - waiting
-        yield from settled & given
+        yield from acked & given

@@ -19,10 +19,10 @@ def close(connection: Connection, stream: str | None, done: Iterable[Written]) -
     """Producers that nobody will use again. A task that was given up and still sends sends duplicates."""
     producers = {name: each for each in done for name in each.producers}
     named = [replace(each, producer=name) for name, each in producers.items()]
-    settle(connection, stream, named, CLOSED)
+    raise_floor(connection, stream, named, CLOSED)
 
 
-def settle(connection: Connection, stream: str | None, done: Iterable[Written], below: int) -> None:
+def raise_floor(connection: Connection, stream: str | None, done: Iterable[Written], below: int) -> None:
     """Tell a Headrace server that everything below a number is done, in the stream that took the rows."""
     streams: dict[str, str] = {}
     for each in done:
