@@ -994,26 +994,63 @@ SOCKETS: bool
 
 @final
 class Sockets:
-    """The sockets of plain clients in one epoll set. Notices are (connection, number), see `server/nats/sockets.py`."""
+    """The sockets of plain clients of all protocols, in one epoll set. A connection is (number of its front end, its
+    number there); notices are (front end, connection, kind), see `server/sockets.py`."""
 
     def __new__(cls) -> Self: ...
     def fileno(self) -> int: ...
-    def add(self, slot: int, fd: int) -> None:
+    def add_front_end(self, front_end: Exchange | Requests) -> int:
+        """The number under which its connections are known here."""
+    def add(self, front_end: int, slot: int, fd: int) -> None:
         """Take the descriptor over."""
-    def set_reading(self, slot: int, reading: bool) -> None: ...
-    def active_ns(self, slot: int) -> int: ...
-    def waiting_bytes(self, slot: int) -> int: ...
-    def end(self, slot: int) -> bool:
+    def set_reading(self, front_end: int, slot: int, reading: bool) -> None: ...
+    def active_ns(self, front_end: int, slot: int) -> int: ...
+    def waiting_bytes(self, front_end: int, slot: int) -> int: ...
+    def end(self, front_end: int, slot: int) -> bool:
         """Nothing more from it or for it; True when nothing waits and it can be removed."""
-    def remove(self, slot: int) -> None:
+    def remove(self, front_end: int, slot: int) -> None:
         """Close at once."""
-    def write(self, slot: int, data: bytes, pending_max: int) -> list[tuple[int, int]] | None: ...
-    def pump(self, exchange: Exchange, now_ns: int) -> tuple[bool, list[tuple[int, int]] | None]:
+    def write(
+        self, front_end: int, slot: int, data: bytes, pending_max: int
+    ) -> list[tuple[int, int, int]] | None: ...
+    def pump(self, now_ns: int) -> tuple[bool, list[tuple[int, int, int]] | None]:
         """Take in what came, send what waits; (was there a `wake`, notices)."""
-    def flush(self, exchange: Exchange) -> tuple[bool, list[tuple[int, int]] | None]:
-        """Send the output of the exchange to our clients; (is some for others: `take_output` has it, notices)."""
-    def seek(self, exchange: Exchange, spin_ns: int) -> tuple[bool, list[tuple[int, int]] | None] | None:
+    def flush(self) -> tuple[bool, list[tuple[int, int, int]] | None]:
+        """Send the output of the front ends to our clients; (is some left for other transports, notices)."""
+    def seek(self, spin_ns: int) -> tuple[bool, list[tuple[int, int, int]] | None] | None:
         """`pump` as soon as something is there; busily, for so long. None: nothing came."""
+
+@final
+class Request:
+    """A whole request of a connection."""
+
+    @property
+    def conn(self) -> int: ...
+    @property
+    def number(self) -> int:
+        """Of this connection, from 0 on."""
+    @property
+    def body(self) -> bytes: ...
+
+@final
+class Requests:
+    """Connections that send requests with a length in front and get the answers in the order of the requests."""
+
+    def __new__(
+        cls, stranger_bytes_max: int, request_bytes_max: int, in_flight_max: int, pending_max: int
+    ) -> Self: ...
+    def open(self, known: bool) -> int:
+        """A new connection; `known` if it may send requests of full size at once."""
+    def accept(self, conn: int) -> None: ...
+    def close(self, conn: int) -> None: ...
+    def feed(self, conn: int, data: bytes) -> int:
+        """0: fine, 2: send what is left and close, 3: read nothing more for now."""
+    def take(self, bytes_max: int) -> list[Request]:
+        """Requests in order of arrival, until their bytes reach `bytes_max`."""
+    @property
+    def has_arrived(self) -> bool: ...
+    def answer(self, conn: int, number: int, answer: bytes | None = None) -> int:
+        """The answer to a request (None: none is wanted), sent after those before it; as `feed`."""
 
 # Group commit
 

@@ -11,6 +11,7 @@ pub mod crypt;
 pub mod disk;
 pub mod exchange;
 pub mod from_columns;
+pub mod front_end;
 pub mod hash;
 pub mod layouts;
 pub mod ledger;
@@ -18,6 +19,7 @@ pub mod merge;
 #[cfg(target_os = "linux")]
 pub mod net;
 pub mod recast;
+pub mod requests;
 pub mod room;
 pub mod subjects;
 pub mod wire;

@@ -4,8 +4,11 @@
 
 use headrace_core::exchange::runs::{Item, kind};
 use headrace_core::exchange::{ConnectFlags, Exchange, Fed, Listener, Permissions, Rule};
+use headrace_core::front_end::FrontEnd;
 use headrace_core::hash::HashKey;
+use headrace_core::requests::{RequestLimits, Requests};
 use headrace_core::wire::nats::{self, Limits, Op};
+use headrace_core::wire::sized::{self, LENGTH_BYTES};
 
 use crate::mutate::Random;
 
@@ -128,6 +131,45 @@ pub fn drive_exchange(input: &[u8]) {
     assert_eq!(left, 0, "subscriptions without a client");
 }
 
+/// The input in pieces as requests with a length in front; all that arrives is answered, in any order.
+pub fn drive_requests(input: &[u8]) {
+    let mut random = random_of(input);
+    let limits =
+        RequestLimits { stranger_bytes_max: 64, request_bytes_max: 4096, in_flight_max: 5, pending_max: PENDING_MAX };
+    let mut requests = Requests::new(limits);
+    let slot = requests.open(random.below(2) == 0);
+    let (mut at, mut sent, mut answered) = (0, 0, 0);
+    let mut open = Vec::new();
+    while at < input.len() {
+        let end = (at + 1 + random.below(CHUNK_MAX)).min(input.len());
+        let mut fed = requests.feed(slot, &input[at..end]);
+        at = end;
+        while fed == Fed::Full || random.below(3) == 0 {
+            for request in requests.take(1 + random.below(5000)) {
+                assert!(request.body.len() <= limits.request_bytes_max);
+                open.push(request);
+            }
+            if open.is_empty() {
+                break;
+            }
+            let request = open.swap_remove(random.below(open.len()));
+            answered += LENGTH_BYTES + request.body.len();
+            fed = requests.answer(slot, request.number, Some(&request.body));
+        }
+        requests.send_output(&mut |_, out, _| {
+            sent += out.len();
+            out.clear();
+            true
+        });
+        assert!(sent <= answered);
+        if fed == Fed::Close {
+            break;
+        }
+    }
+    requests.close(slot);
+    assert!(!requests.has_arrived() && !requests.has_output());
+}
+
 fn some_permissions() -> Permissions {
     let rules = |filter: &[u8]| vec![Rule { filter: filter.into(), queue: None }];
     let mut permissions = Permissions::default();
@@ -205,5 +247,12 @@ pub fn sessions() -> Vec<Vec<u8>> {
         ));
     }
     let together = [greeting, mixed, streams, odd].concat();
-    [greeting, mixed, streams, odd, &many, &together].iter().map(|text| text.as_bytes().to_vec()).collect()
+    let texts = [greeting, mixed, streams, odd, &many, &together];
+    let mut sessions: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
+    let mut requests = Vec::new();
+    for length in [0, 1, 40, 60, 300, 4096, 7] {
+        sized::write(&mut requests, &vec![b'r'; length]);
+    }
+    sessions.push(requests);
+    sessions
 }

@@ -39,6 +39,7 @@ pub const ALL: &[Target] = &[
     Target { name: "rabbitmq", run: rabbitmq::read_files },
     Target { name: "wire", run: protocol::parse_wire },
     Target { name: "exchange", run: protocol::drive_exchange },
+    Target { name: "requests", run: protocol::drive_requests },
     Target { name: "streaming-slice", run: streaming::mend_slice },
     Target { name: "streaming-records", run: streaming::walk_records },
     Target { name: "kafka", run: kafka::read_segment },

@@ -4,7 +4,7 @@ use headrace_core::admit::Memory;
 use headrace_core::exchange::MessageRef;
 use headrace_core::exchange::runs::{self, Item, Verdict, kind};
 use headrace_core::exchange::{
-    self as core, ConnectFlags, Delivery, Ended, Fed, Listener, Permissions, Pull, PullLimits, Responses, Rule,
+    self as core, ConnectFlags, Delivery, Ended, Listener, Permissions, Pull, PullLimits, Responses, Rule,
 };
 use headrace_core::wire::nats::Limits;
 use pyo3::prelude::*;
@@ -15,6 +15,7 @@ use crate::batch::{Batch, text};
 use crate::block_log::BlockLog;
 use crate::errors::{bad_input, log_error};
 use crate::ledger::{AckRun, Ledger};
+use crate::requests::fed_number;
 use crate::waiting::{PullRun, Waiting};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -239,13 +240,9 @@ impl Exchange {
         self.0.statistics().into_iter().map(one).collect()
     }
 
-    /// 0: fine, 1: a CONNECT waits, 2: send what is left and close.
+    /// See `fed_number`; 1: a CONNECT waits.
     fn feed(&mut self, conn: u32, data: &[u8]) -> u8 {
-        match self.0.feed(conn, data) {
-            Fed::Fine => 0,
-            Fed::Asking => 1,
-            Fed::Close => 2,
-        }
+        fed_number(self.0.feed(conn, data))
     }
 
     fn set_now(&mut self, now_ns: i64) {

@@ -24,6 +24,7 @@ mod net;
 mod patterns;
 mod rabbitmq;
 mod recast;
+mod requests;
 mod rocketmq;
 mod waiting;
 
@@ -49,6 +50,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     patterns::register(module)?;
     rabbitmq::register(module)?;
     recast::register(module)?;
+    requests::register(module)?;
     rocketmq::register(module)?;
     waiting::register(module)
 }

@@ -1,5 +1,6 @@
 """The turn of a server, whatever it serves: what was taken in is decided once per run, and answered when it is durable.
 
+    sources, one per protocol ─→ what arrived, decided
     whoever woke up ─→ one `deliver` each
     long work ─→ a step per turn          timers ─→ what is due
     what must be on disk before it is said ─→ one commit group, off the loop
@@ -18,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from headrace.engine.commits import ALL_SO_FAR, Group, Refused, Release
-from headrace.engine.ports import Committer, Deliverer, Host, InlineHost
+from headrace.engine.ports import Committer, Deliverer, Host, InlineHost, Source
 from headrace.engine.slices import Slices, once
 from headrace.engine.timers import RETRY_NS, Timers
 from headrace.layouts.stream_store import Committable
@@ -42,7 +43,7 @@ class InlineCommitter:
 
 
 class Engine:
-    """The turn, its commit group, timers and long work. A protocol's engine adds where things arrive from."""
+    """The turn, its commit group, timers and long work, for any number of sources."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Engine:
         self.clock, self.now, self.sync_needed = clock, now, sync_needed
         self.timers = Timers()
         self.slices = Slices(now)
+        self.sources: list[Source] = []
         self.ready: dict[Deliverer, None] = {}
         self.stalled: dict[Deliverer, None] = {}
         """Those who wait until clients read on."""
@@ -62,6 +64,7 @@ class Engine:
         self.alone = False
         """One request arrived in this turn, perhaps behind an ack: its answer need not wait for others (`send_early`)."""
         self._turn_began = 0
+        self._more_arrived = False
         self._ids = itertools.count(1)
         self._group = Group()
         self._in_flight = False
@@ -75,13 +78,16 @@ class Engine:
 
     # The turn
 
-    def begin_turn(self) -> int:
-        """A turn begins; the monotonic time."""
+    def turn(self) -> None:
+        """Serve everything that arrived and is due, and commit."""
         self._turn_began = now = self.now()
-        return now
-
-    def end_turn(self, now: int) -> None:
-        """What arrived was taken in: serve what is due, and commit."""
+        self._more_arrived = False
+        for source in self.sources:
+            try:
+                if source.serve(now):
+                    self._more_arrived = True
+            except Exception:
+                LOG.exception("taking in what arrived at %r failed", source)
         due = self.timers.next_ns()
         if due is not None and due <= now:
             self.timers.run_due(now)
@@ -110,7 +116,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether another turn is wanted, even if nothing arrives."""
-        return bool(self.ready) or len(self.slices) > 0
+        return self._more_arrived or bool(self.ready) or len(self.slices) > 0
 
     def in_turn(self, conn: Hashable, act: Callable[[], object]) -> None:
         """Serve a call of a connection: now, or in a later turn because this one took long already. Calls of one

@@ -19,6 +19,14 @@ class Deliverer(Protocol):
         ...
 
 
+class Source(Protocol):
+    """Where work arrives from: the connections of one protocol."""
+
+    def serve(self, now: int) -> bool:
+        """Decide what arrived, up to what one turn may take; True when there is more. `now` is monotonic ns."""
+        ...
+
+
 class Committer(Protocol):
     """Commits groups, one after the other, off the loop; calls `engine.released(group)` on the loop."""
 
@@ -28,7 +36,7 @@ class Committer(Protocol):
 
 
 class Host(Protocol):
-    """The process that runs the engine: its loop, its threads, its connections."""
+    """The process that runs the engine: its loop, its threads, its sockets."""
 
     def wake_loop(self) -> None:
         """There is work: another turn is wanted."""
@@ -40,10 +48,6 @@ class Host(Protocol):
 
     def send_early(self) -> None:
         """Send what there is; what is only for us to note comes after it, while the client has its turn."""
-        ...
-
-    def backlog(self, conn: int) -> int:
-        """Bytes that the client of a connection has not taken yet."""
         ...
 
 
@@ -63,7 +67,3 @@ class InlineHost:
 
     def send_early(self) -> None:
         """Whoever drives the turns sends."""
-
-    def backlog(self, conn: int) -> int:
-        """Everything is taken."""
-        return 0

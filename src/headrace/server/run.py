@@ -32,13 +32,15 @@ from headrace.server.config.options import Options
 from headrace.server.config.places import claim, store_dirs
 from headrace.server.config.problems import ConfigError
 from headrace.server.config.reload import check_reload
+from headrace.server.listener import join_address
 from headrace.server.live import LiveView
 from headrace.server.nats._kernels import CALL
 from headrace.server.nats.handshake import Handshake, permission_lists
-from headrace.server.nats.listener import join_address
-from headrace.server.nats.server import NatsServer
+from headrace.server.nats.server import NatsServer, new_exchange
 from headrace.server.nats.tracing import Tracing
+from headrace.server.runner import EngineRunner
 from headrace.server.system import answer, server_info, subjects
+from headrace.streams.engine import StreamEngine
 
 if TYPE_CHECKING:
     from headrace.layouts.stream_store import StreamVolume
@@ -104,7 +106,9 @@ class Process:
         _raise_open_files()
         if options.jetstream.enabled:
             self.directory, self.volume = _open_first(options)
-        self.server = NatsServer(options, self.volume, logging.getLogger("headrace.server"))
+        engine = StreamEngine(new_exchange(options), self.volume)
+        self.runner = EngineRunner(engine)
+        self.server = NatsServer(options, engine, self.runner, logging.getLogger("headrace.server"))
         await self.server.bind()
         self._say(f"Starting Headrace {headrace.__version__}, server id {self.server.id}")
         if self.volume is not None:
@@ -291,6 +295,7 @@ class Process:
             await self.monitor.stop()
         if server is not None:
             await server.close(self._release_pulls)
+            await self.runner.close()
         if self.service is not None and self.volume is not None:
             from headrace.server.jetstream import stop_jetstream
 

@@ -61,8 +61,24 @@ class ConsumerHandler(Protocol):
         ...
 
 
+class Connections(Protocol):
+    """The clients of the exchange."""
+
+    def backlog(self, conn: int) -> int:
+        """Bytes that the client of a connection has not taken yet."""
+        ...
+
+
+class NoConnections:
+    """Nobody is slow: for tests, and for whoever drives the turns by hand."""
+
+    def backlog(self, conn: int) -> int:
+        """Everything is taken."""
+        return 0
+
+
 class StreamEngine(Engine):
-    """Everything that listens on the exchange, and the turn that serves it."""
+    """The engine with everything that listens on the exchange; the exchange is its first source."""
 
     def __init__(
         self,
@@ -74,6 +90,8 @@ class StreamEngine(Engine):
     ) -> None:
         super().__init__(sync_needed=volume is not None and volume.durability == "sync", clock=clock, now=now)
         self.exchange, self.volume = exchange, volume
+        self.connections: Connections = NoConnections()
+        self.sources.append(self)
         self.accounts: dict[str, Any] = {}
         self.streams: dict[int, StreamHandler] = {}
         self.consumers: dict[int, ConsumerHandler] = {}
@@ -111,12 +129,10 @@ class StreamEngine(Engine):
 
     # The turn
 
-    def turn(self) -> None:
-        """Serve everything that arrived and is due."""
-        exchange = self.exchange
-        now = self.begin_turn()
-        exchange.set_now(now)
-        arrived = exchange.drain()
+    def serve(self, now: int) -> bool:
+        """Serve everything that arrived at the exchange."""
+        self.exchange.set_now(now)
+        arrived = self.exchange.drain()
         self.alone = len(arrived) == 1
         for kind, number, payload in arrived:
             try:
@@ -136,4 +152,4 @@ class StreamEngine(Engine):
                         consumer.on_interest(payload)
             except Exception:
                 LOG.exception("serving %r failed", self.handler(number))
-        self.end_turn(now)
+        return False

@@ -35,13 +35,13 @@ pub use subs::Listener;
 use subs::{Match, Member, SubId, Subscriptions};
 pub use waiting::{Pull, PullLimits, Waiting};
 
+pub use crate::front_end::Fed;
+use crate::front_end::{FrontEnd, KEPT_BYTES};
 use crate::subjects;
 use crate::wire::nats::Limits;
 use connection::Connection;
 
 pub type AccountId = u32;
-/// Output buffers larger than this do not stay with their connection when they are empty.
-pub const KEPT_BYTES: usize = 64 << 10;
 const SPARES_MAX: usize = 4;
 const SPARE_BYTES_MAX: usize = 16 << 20;
 
@@ -53,16 +53,6 @@ fn keep_spare(spare: &mut Vec<Vec<u8>>, buffer: Vec<u8>) {
 
 /// (subject, queue, sid, delivered, max)
 pub type SubscriptionFacts<'a> = (&'a [u8], Option<&'a [u8]>, &'a [u8], u64, u64);
-
-/// What `feed` asks of its caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fed {
-    Fine,
-    /// A CONNECT waits for `accept` (see `connect_text`).
-    Asking,
-    /// Send what is in `out`, then close.
-    Close,
-}
 
 pub(crate) struct Subscription {
     pub conn: u32,
@@ -328,29 +318,6 @@ impl Exchange {
         taken
     }
 
-    /// Hands the output of each connection that has some to `send` (connection, bytes, overrun), which empties it
-    /// or says with `false` that it is not for it: then it stays for `take_output`.
-    pub fn send_output(&mut self, mut send: impl FnMut(u32, &mut Vec<u8>, bool) -> bool) {
-        let (conns, spare) = (&mut self.conns, &mut self.spare);
-        self.dirty.retain(|slot| {
-            let Some(conn) = conns[*slot as usize].as_mut().filter(|conn| !conn.out.is_empty()) else { return false };
-            let sent = send(*slot, &mut conn.out, conn.overrun);
-            if sent && conn.out.capacity() > KEPT_BYTES {
-                keep_spare(spare, std::mem::take(&mut conn.out));
-            }
-            !sent
-        });
-    }
-
-    /// A large buffer that is empty now, for whoever needs one next.
-    pub fn give_back(&mut self, buffer: Vec<u8>) {
-        keep_spare(&mut self.spare, buffer);
-    }
-
-    pub fn has_output(&self) -> bool {
-        !self.dirty.is_empty()
-    }
-
     // Subscriptions of clients
 
     fn subscribe(&mut self, slot: u32, subject: &[u8], queue: Option<&[u8]>, sid: &[u8]) {
@@ -563,5 +530,35 @@ impl Account {
                 gathering.interest(watch.id, some);
             }
         }
+    }
+}
+
+impl FrontEnd for Exchange {
+    fn feed(&mut self, slot: u32, bytes: &[u8]) -> Fed {
+        Exchange::feed(self, slot, bytes)
+    }
+
+    fn send_output(&mut self, send: &mut dyn FnMut(u32, &mut Vec<u8>, bool) -> bool) {
+        let (conns, spare) = (&mut self.conns, &mut self.spare);
+        self.dirty.retain(|slot| {
+            let Some(conn) = conns[*slot as usize].as_mut().filter(|conn| !conn.out.is_empty()) else { return false };
+            let sent = send(*slot, &mut conn.out, conn.overrun);
+            if sent && conn.out.capacity() > KEPT_BYTES {
+                keep_spare(spare, std::mem::take(&mut conn.out));
+            }
+            !sent
+        });
+    }
+
+    fn has_output(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    fn pending_max(&self) -> usize {
+        self.pending_max
+    }
+
+    fn give_back(&mut self, buffer: Vec<u8>) {
+        keep_spare(&mut self.spare, buffer);
     }
 }

@@ -19,7 +19,7 @@ import uvicorn
 from headrace.errors import BadInput
 from headrace.server.config.options import RANDOM_PORT, MonitorOptions
 from headrace.server.http.app import make_app
-from headrace.server.nats.listener import join_address, listen_on
+from headrace.server.listener import join_address, listen_on
 from headrace.server.view import ServerView
 
 CONNECTIONS_MAX = 64

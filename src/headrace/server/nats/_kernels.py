@@ -1,13 +1,5 @@
-"""The one module of the front end that calls the Rust core."""
+"""What the NATS front end takes from the Rust core."""
 
-from headrace._core import (
-    CALL,
-    SOCKETS,
-    Committer,
-    Exchange,
-    Sockets,
-    Traffic,
-    __version__,
-)
+from headrace._core import CALL, Exchange, Traffic, __version__
 
-__all__ = ["CALL", "SOCKETS", "Committer", "Exchange", "Sockets", "Traffic", "__version__"]
+__all__ = ["CALL", "Exchange", "Traffic", "__version__"]

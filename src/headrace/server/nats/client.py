@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.server.nats.listener import address_of, join_address
+from headrace.server.listener import address_of, join_address
 from headrace.server.nats.protocol_log import ProtocolLog
 
 if TYPE_CHECKING:

@@ -1,10 +1,7 @@
-"""`NatsServer`: listeners, clients, and the turn of the engine on the event loop.
+"""`NatsServer`: the front end for NATS clients: listeners, connections and their life.
 
-    plain clients    set of sockets readable → pump → one turn → one flush: a send per client that has something to get
-    TLS, WebSocket   data_received … data_received → one turn (soon) → one flush
-
-A turn that served plain clients is followed by a short look at their sockets: the next request of a client that waits
-for our answer is often here before the loop could have gone to sleep and woken up (`spin.py`: only while that pays).
+plain clients    sockets of the core, fed and flushed by the `EngineRunner`
+TLS, WebSocket   data_received → exchange.feed → schedule; flush → send_to_transports
 """
 
 from __future__ import annotations
@@ -14,26 +11,15 @@ import logging
 import secrets
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from headrace.server.auth.users import Authenticator, Identity
-from headrace.server.nats._kernels import SOCKETS, Exchange, Sockets
+from headrace.server.listener import Listener
+from headrace.server.nats._kernels import Exchange
 from headrace.server.nats.client import Client
-from headrace.server.nats.committer import ThreadCommitter
 from headrace.server.nats.handshake import Handshake
-from headrace.server.nats.listener import Listener
 from headrace.server.nats.opening import EarlyTransport, accept_transport
-from headrace.server.nats.sockets import (
-    ASKING,
-    FLOWING,
-    GONE,
-    REFUSED,
-    STALLED,
-    SocketTransport,
-    accept_plain,
-)
-from headrace.server.nats.spin import LOOK_NS, SYNC_LOOK_NS, Spin
+from headrace.server.sockets import Notice, SocketTransport
 from headrace.server.tls import Tls
 from headrace.streams.engine import StreamEngine
 
@@ -41,17 +27,11 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine
 
-    from headrace.layouts.stream_store import StreamVolume
     from headrace.server.config.options import Options
+    from headrace.server.runner import EngineRunner
 
 CLOSED_KEPT = 10_000
 FIRST_PING_S = 2.0
-WORKERS = 16
-"""Threads for what is not done on the loop. They mostly wait for syncs, which the file system does for all at once."""
-SLICE_NS = 4_000_000
-"""So long the sockets are served without going back to the loop, where new clients and monitoring wait."""
-SHARED_SLICE_NS = 1_000_000
-"""The same where the loop has clients of its own to serve."""
 INFO_PROTOCOL = 1
 """What a client says in CONNECT if it takes INFO at any time."""
 COMMIT_WAIT_S, DRAIN_S, LOOK_S = 1.0, 0.5, 0.002
@@ -59,29 +39,32 @@ COMMIT_WAIT_S, DRAIN_S, LOOK_S = 1.0, 0.5, 0.002
 NAME_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
-class NatsServer:
-    """One server on one event loop."""
+def new_exchange(options: Options) -> Exchange:
+    """Where the connections, subscriptions and runs of a server are, with the limits of its options."""
+    return Exchange(
+        options.max_payload,
+        options.max_control_line,
+        options.max_subscriptions,
+        secrets.randbits(63),
+        options.max_pending,
+    )
 
-    def __init__(self, options: Options, volume: StreamVolume | None, log: logging.Logger) -> None:
-        self.options, self.volume, self.log = options, volume, log
-        self.loop = asyncio.get_running_loop()
+
+class NatsServer:
+    """The NATS clients of one server."""
+
+    def __init__(
+        self, options: Options, engine: StreamEngine, runner: EngineRunner, log: logging.Logger
+    ) -> None:
+        self.options, self.engine, self.runner, self.log = options, engine, runner, log
+        self.exchange = self.kernel = engine.exchange
+        self.loop = runner.loop
         self.id = "N" + "".join(secrets.choice(NAME_LETTERS) for _ in range(55))
         self.name = options.server_name or self.id
         self.started_ns, self.started = time.time_ns(), time.monotonic()
-        self.exchange = Exchange(
-            options.max_payload,
-            options.max_control_line,
-            options.max_subscriptions,
-            secrets.randbits(63),
-            options.max_pending,
-        )
-        self.engine = StreamEngine(self.exchange, volume)
-        in_core = SOCKETS and options.tls is None and not options.log.trace
-        self.sockets = Sockets() if in_core else None
-        self.engine.committer = self.committer = ThreadCommitter(self.loop, self._released, self.sockets)
-        self.engine.host = self
-        self._workers = ThreadPoolExecutor(WORKERS, "headrace-work")
-        self._notices: list[tuple[int, int]] = []
+        self._in_core = runner.sockets is not None and options.tls is None and not options.log.trace
+        self._front_end = runner.add_front_end(self)
+        engine.connections = self
         self.handshake = Handshake(self, Authenticator(options))
         self.tls = Tls(options.tls) if options.tls is not None else None
         self.clients: dict[int, Client] = {}
@@ -97,13 +80,6 @@ class NatsServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._bound = False
         self._cid = 0
-        self._scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = 0
-        self._spin = Spin()
-        self._leaving = False
-        if self.sockets is not None:
-            self.loop.add_reader(self.sockets.fileno(), self._ready)
         self._pinger = self.loop.call_later(options.ping_interval_ns / 1e9, self._ping_all)
         self.on_describe: Callable[[Client], Any] = lambda _client: None
 
@@ -134,8 +110,9 @@ class NatsServer:
             self._websocket.close()
 
     def _accepted(self, sock: socket.socket, peer: tuple[str, int]) -> None:
-        if self.sockets is not None:
-            accept_plain(self, self.sockets, sock, peer)
+        if self._in_core:
+            transport = SocketTransport(self.runner, self._front_end, sock, peer, self.options.max_pending)
+            Client(self).connection_made(transport)
         else:
             accept_transport(self, sock, peer)
 
@@ -225,50 +202,23 @@ class NatsServer:
         client = self.clients.get(conn)
         return client.waiting_bytes() if client is not None else 0
 
-    # The turn
+    # Bytes
 
-    def wake_loop(self) -> None:
-        """The engine has work."""
-        self.schedule()
+    @property
+    def has_transports(self) -> bool:
+        """Whether clients are on asyncio's transports."""
+        return not self._in_core or self.websocket_port is not None
 
     def schedule(self) -> None:
-        """Have a turn soon."""
-        if not self._scheduled:
-            self._scheduled = True
-            self.loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._scheduled = True  # what this turn wakes is served in it
-        self.engine.turn()
-        self._scheduled = False
-        if self.engine.has_work:
-            self.schedule()
-        self.flush()
-        self._set_timer()
-
-    def _released(self, group: Any) -> None:
-        self.engine.released(group)
-        self.flush()
-        self._set_timer()
-
-    def send_early(self) -> None:
-        """In the middle of a turn, where sockets are the core's: what they have to say waits for its end."""
-        if self.sockets is None:
-            return
-        _, notices = self.sockets.flush(self.exchange)
-        if notices is not None:
-            self._notices += notices
+        """Have a turn soon: a transport fed the exchange."""
+        self.runner.schedule()
 
     def flush(self) -> None:
         """Send what is there."""
-        if self.sockets is not None:
-            others, notices = self.sockets.flush(self.exchange)
-            if self._notices:
-                notices, self._notices = self._notices + (notices or []), []
-            if notices is not None:
-                self.handle_notices(notices)
-            if not others:
-                return
+        self.runner.flush()
+
+    def send_to_transports(self) -> None:
+        """Send what is there for clients whose sockets are not in the core."""
         for slot, data in self.exchange.take_output():
             client = self.clients.get(slot)
             if client is None:
@@ -278,82 +228,21 @@ class NatsServer:
             elif not client.closing:
                 self.drop_slow(client, "pending bytes")
 
-    # The sockets of plain clients
-
-    def _ready(self) -> None:
-        """Something came. Serve it, and look for more as long as that pays."""
-        assert self.sockets is not None
-        sockets, exchange, spin = self.sockets, self.exchange, self._spin
-        shared = self.websocket_port is not None
-        ends = time.monotonic_ns() + (SHARED_SLICE_NS if shared else SLICE_NS)
-        self._leaving = False
-        self._serve(*sockets.pump(exchange, time.time_ns()))
-        # Somebody who left must be off the exchange before the next message is routed.
-        while not self._leaving and spin.pays(ends):
-            found = sockets.seek(exchange, SYNC_LOOK_NS if self.engine.commit_runs else LOOK_NS)
-            if found is None:
-                spin.miss()
-                return
-            self._serve(*found)
-            spin.hit()
-
-    def left(self, client: Client) -> None:
-        """The socket is closed; the loop takes the client off the exchange, before it looks at sockets again."""
-        self._leaving = True
-        self.loop.call_soon(client.connection_lost, None)
-
-    def _serve(self, woken: bool, notices: list[tuple[int, int]] | None) -> None:
-        if notices is not None:
-            self.handle_notices(notices)
-        if woken:
-            self.committer.take()
-        self._turn()
-
-    def handle_notices(self, notices: list[tuple[int, int]]) -> None:
-        """What the sockets have to say beyond bytes."""
-        for slot, notice in notices:
-            client = self.clients.get(slot)
-            if client is None or not isinstance(client.transport, SocketTransport):
-                continue
-            if notice in (ASKING, REFUSED):
-                client.on_notice(notice)
-            elif notice == GONE:
-                client.transport.lost()
-            elif notice == STALLED:
-                client.pause_writing()
-            elif notice == FLOWING:
-                client.resume_writing()
-            elif not client.closing:
-                self.drop_slow(client, "pending bytes")
-
-    def _set_timer(self) -> None:
-        due = self.engine.timers.next_ns()
-        if due is None or (self._timer is not None and self._timer_ns <= due):
+    def on_notice(self, slot: int, notice: int) -> None:
+        """What the sockets have to say of a client beyond bytes."""
+        client = self.clients.get(slot)
+        if client is None or not isinstance(client.transport, SocketTransport):
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ns = due
-        self._timer = self.loop.call_later(max(due - self.engine.now(), 0) / 1e9, self._timer_due)
-
-    def _timer_due(self) -> None:
-        self._timer = None
-        self._turn()
-
-    def run_off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Work of the engine on a thread; the result comes back on the loop."""
-
-        def guarded() -> Any:
-            try:
-                return work()
-            except Exception as error:
-                return error
-
-        def back(result: Any) -> None:
-            done(result)
-            self.schedule()
-
-        task = self.loop.run_in_executor(self._workers, guarded)
-        task.add_done_callback(lambda finished: back(finished.result()))
+        if notice in (Notice.ASKING, Notice.REFUSED):
+            client.on_notice(notice)
+        elif notice == Notice.GONE:
+            client.transport.lost()
+        elif notice == Notice.STALLED:
+            client.pause_writing()
+        elif notice == Notice.FLOWING:
+            client.resume_writing()
+        elif not client.closing:
+            self.drop_slow(client, "pending bytes")
 
     # Pings
 
@@ -409,13 +298,6 @@ class NatsServer:
         for client in list(self.clients.values()):
             client.close("Server Shutdown")
         await self._until(lambda: not self.clients, DRAIN_S)
-        await self.loop.run_in_executor(None, self._workers.shutdown)
-        await self.loop.run_in_executor(None, self.committer.wait)
-        self.committer.close()
-        if self.sockets is not None:
-            self.loop.remove_reader(self.sockets.fileno())
-        if self._timer is not None:
-            self._timer.cancel()
 
     async def _until(self, done: Callable[[], bool], limit_s: float) -> None:
         deadline = time.monotonic() + limit_s

@@ -20,8 +20,8 @@ from websockets.http11 import Request
 from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 
+from headrace.server.listener import Listener, join_address
 from headrace.server.nats.client import Client
-from headrace.server.nats.listener import Listener, join_address
 from headrace.server.tls import Tls, log_handshake
 
 if TYPE_CHECKING:

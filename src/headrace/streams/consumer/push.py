@@ -209,7 +209,7 @@ class PushDelivery:
 
     def _is_behind(self) -> bool:
         """Whether a client that would get the messages does not read what it has."""
-        backlog = self.engine.host.backlog
+        backlog = self.engine.connections.backlog
         conns = self.exchange.listeners_of(self.account, self.subject)
         if not any(backlog(conn) > BACKLOG_BYTES_MAX for conn in conns):
             return False

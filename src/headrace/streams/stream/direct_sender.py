@@ -53,7 +53,7 @@ class DirectSender:
                     size += len(answer[1])
                     if size < STEP_BYTES:
                         continue
-                if self._conn is not None and engine.host.backlog(self._conn) > BEHIND_BYTES:
+                if self._conn is not None and engine.connections.backlog(self._conn) > BEHIND_BYTES:
                     engine.timers.at(engine.now() + WAIT_NS, self._go_on)
                     return
                 if size and not engine.exchange.interest(account, reply.decode(), None):

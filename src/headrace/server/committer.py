@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.server.nats._kernels import Committer
+from headrace.server._kernels import Committer
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from headrace.engine.commits import Group
-    from headrace.server.nats._kernels import Sockets
+    from headrace.server._kernels import Sockets
 
 
 class ThreadCommitter:
