@@ -1,5 +1,23 @@
-"""What serving any protocol takes from the Rust core."""
+"""What the server takes from the Rust core."""
 
-from headrace._core import SOCKETS, Committer, Exchange, Requests, Sockets
+from headrace._core import (
+    CALL,
+    SOCKETS,
+    Committer,
+    Exchange,
+    Requests,
+    Sockets,
+    Traffic,
+    __version__,
+)
 
-__all__ = ["SOCKETS", "Committer", "Exchange", "Requests", "Sockets"]
+__all__ = [
+    "CALL",
+    "SOCKETS",
+    "Committer",
+    "Exchange",
+    "Requests",
+    "Sockets",
+    "Traffic",
+    "__version__",
+]

@@ -29,7 +29,7 @@ from headrace.server.view import (
 )
 
 if TYPE_CHECKING:
-    from headrace.server.nats._kernels import Traffic as ServedTraffic
+    from headrace.server._kernels import Traffic as ServedTraffic
     from headrace.server.nats.client import Client
     from headrace.server.nats.server import NatsServer
     from headrace.streams.account import JsAccount

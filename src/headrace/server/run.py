@@ -27,6 +27,7 @@ import uvloop
 
 import headrace
 from headrace.errors import HeadraceError, StoreLocked
+from headrace.server._kernels import CALL
 from headrace.server.auth.users import Authenticator, Identity
 from headrace.server.config.options import Options
 from headrace.server.config.places import claim, store_dirs
@@ -34,7 +35,6 @@ from headrace.server.config.problems import ConfigError
 from headrace.server.config.reload import check_reload
 from headrace.server.listener import join_address
 from headrace.server.live import LiveView
-from headrace.server.nats._kernels import CALL
 from headrace.server.nats.handshake import Handshake, permission_lists
 from headrace.server.nats.server import NatsServer, new_exchange
 from headrace.server.nats.tracing import Tracing

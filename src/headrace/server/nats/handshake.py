@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.server._kernels import __version__
 from headrace.server.auth.users import Authenticator, Identity
-from headrace.server.nats._kernels import __version__
 from headrace.server.tls import names_in
 
 if TYPE_CHECKING:

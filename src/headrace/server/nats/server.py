@@ -13,9 +13,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from headrace.server._kernels import Exchange
 from headrace.server.auth.users import Authenticator, Identity
 from headrace.server.listener import Listener
-from headrace.server.nats._kernels import Exchange
 from headrace.server.nats.client import Client
 from headrace.server.nats.handshake import Handshake
 from headrace.server.nats.opening import EarlyTransport, accept_transport
