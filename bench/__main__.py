@@ -70,8 +70,8 @@ def main() -> None:
             "python": platform.python_version(),
         }
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        told = {"machine": machine, "figures": [figure.as_json() for figure in figures]}
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
+        result = {"machine": machine, "figures": [figure.as_json() for figure in figures]}
+        given.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

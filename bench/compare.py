@@ -143,9 +143,9 @@ class Server:
 
     def measured(self, mode: str, *arguments: str) -> Run:
         before = self.cpu_s()
-        told = self.load(mode, *arguments)
+        figures = self.load(mode, *arguments)
         spent = self.cpu_s() - before
-        return Run(told["rate"], spent * 1e6 / told["msgs"], told["p99_us"], told["p50_us"])
+        return Run(figures["rate"], spent * 1e6 / figures["msgs"], figures["p99_us"], figures["p50_us"])
 
     def cli(self, messages: int, *arguments: str) -> Run:
         """`nats bench …`; the rate is the one it prints last."""

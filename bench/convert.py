@@ -45,13 +45,13 @@ def to_kafka(messages: int, runs: int) -> Figure:
             nonlocal most, number
             number += 1
             target = place / f"kafka{number}"
-            told = subprocess.run(
+            output = subprocess.run(
                 [sys.executable, "-c", PROGRAM, str(place / "js"), str(target)],
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,
             ).stdout
-            count, seconds, cpu, memory = json.loads(told)
+            count, seconds, cpu, memory = json.loads(output)
             most = max(most, memory)
             subprocess.run(["rm", "-rf", str(target)], check=True)
             return Sample(count, seconds, cpu)

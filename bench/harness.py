@@ -55,7 +55,7 @@ class Figure:
         return self.median(who, value) / self.median(floor, value)
 
     def as_json(self) -> dict[str, Any]:
-        told = {
+        samples = {
             who: [asdict(sample) | {"rate": sample.rate, "cpu_us": sample.cpu_us} for sample in runs]
             for who, runs in self.samples.items()
         }
@@ -64,7 +64,7 @@ class Figure:
             "required": self.required,
             "verdict": self.verdict,
             "met": self.met,
-            "runs": told,
+            "runs": samples,
         }
 
 

@@ -239,8 +239,10 @@ def recovery(messages: int, runs: int) -> Figure:
     took = {who: figure.median(who, lambda s: s.wall_s) for who in runs_of}
     pairs = {who: (took[f"headrace, {who} directory"], took[f"broker, {who} directory"]) for who in left}
     figure.met = all(mine < its for mine, its in pairs.values())
-    told = (f"{mine:.2f} s, the broker {its:.2f} s, in {who} directory" for who, (mine, its) in pairs.items())
-    figure.verdict = f"{'; '.join(told)}; {messages} messages"
+    lines = (
+        f"{mine:.2f} s, the broker {its:.2f} s, in {who} directory" for who, (mine, its) in pairs.items()
+    )
+    figure.verdict = f"{'; '.join(lines)}; {messages} messages"
     return figure
 
 

@@ -95,14 +95,14 @@ def reopen(messages: int, runs: int) -> Figure:
         def headrace_killed() -> Sample:
             for stamp in ours.rglob("clean.json"):
                 stamp.unlink()
-            told = open_ours(ours)
-            assert told["messages"] == messages
-            return Sample(messages, told["wall"], told["cpu"], {"grown": told["grown"]})
+            shown = open_ours(ours)
+            assert shown["messages"] == messages
+            return Sample(messages, shown["wall"], shown["cpu"], {"grown": shown["grown"]})
 
         def headrace_clean() -> Sample:
             clean_stop(ours)
-            told = open_ours(ours, "rw")
-            return Sample(messages, told["wall"], told["cpu"], {"grown": told["grown"]})
+            shown = open_ours(ours, "rw")
+            return Sample(messages, shown["wall"], shown["cpu"], {"grown": shown["grown"]})
 
         def server_killed() -> Sample:
             server = Server(theirs)
@@ -175,10 +175,10 @@ def memory(messages: int, runs: int) -> Figure:
                 text=True,
                 check=True,
             )
-            told = json.loads(done.stdout)
-            assert told["messages"] == messages
+            shown = json.loads(done.stdout)
+            assert shown["messages"] == messages
             reopened = open_ours(place)
-            return Sample(messages, 1, 0, {"grown": told["grown"], "grown_by_reopening": reopened["grown"]})
+            return Sample(messages, 1, 0, {"grown": shown["grown"], "grown_by_reopening": reopened["grown"]})
 
     def theirs() -> Sample:
         with scratch() as place:

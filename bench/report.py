@@ -53,15 +53,15 @@ Machine: {machine}.
 
 
 def main() -> None:
-    told = json.loads(RESULTS.read_text())
-    machine = ", ".join(f"{key} {value}" for key, value in told["machine"].items())
+    results = json.loads(RESULTS.read_text())
+    machine = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
     lines = [SERVER_HEAD, *(compared(figure) for figure in json.loads(COMPARED.read_text()))]
     spark = json.loads(SPARK.read_text())
     lines.append(SPARK_HEAD.format(rows=spark["rows"]))
-    lines += [told_in_one_line(figure) for figure in spark["figures"]]
+    lines += [one_line(figure) for figure in spark["figures"]]
     lines.append(HEAD.format(machine=machine).replace("# Speed of the store", "## Speed of the store"))
-    lines += [told_in_one_line(figure) for figure in told["figures"]]
-    for figure in told["figures"]:
+    lines += [one_line(figure) for figure in results["figures"]]
+    for figure in results["figures"]:
         lines.append(
             f"\n### {figure['name']}\n\n| who | messages/s | CPU us per message | seconds |\n|---|---|---|---|\n"
         )
@@ -73,7 +73,7 @@ def main() -> None:
     PAGE.write_text("".join(lines))
 
 
-def told_in_one_line(figure: dict[str, Any]) -> str:
+def one_line(figure: dict[str, Any]) -> str:
     """A row of a table of figures."""
     mark = "met" if figure["met"] else "short"
     return f"| {figure['name']} | {figure['required']} | {figure['verdict']} | {mark} |\n"

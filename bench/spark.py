@@ -162,7 +162,7 @@ def _compared(name: str, required: str, runs: int, who: dict[str, Callable[[], S
     return Figure(name, required, alternate(runs, who))
 
 
-def _told(figure: Figure) -> str:
+def _verdict(figure: Figure) -> str:
     parts: list[str] = []
     for who, samples in figure.samples.items():
         cpu = figure.median(who, lambda sample: sample.cpu_us)
@@ -188,7 +188,7 @@ def batch(ground: Ground, runs: int) -> Figure:
     )
     to = {who: figure.ratio("headrace", who, lambda sample: sample.rate) for who in figure.samples}
     figure.met = to["ready"] >= 0.85 and to["kafka"] >= 2.5
-    figure.verdict = f"{to['ready']:.2f} of ready, {to['kafka']:.2f} x kafka, {to['parquet']:.2f} x parquet; {_told(figure)}"
+    figure.verdict = f"{to['ready']:.2f} of ready, {to['kafka']:.2f} x kafka, {to['parquet']:.2f} x parquet; {_verdict(figure)}"
     return figure
 
 
@@ -207,7 +207,7 @@ def columns(ground: Ground, runs: int) -> Figure:
         },
     )
     ratio = figure.ratio("headrace", "parquet", lambda sample: sample.rate)
-    figure.met, figure.verdict = ratio >= 0.8, f"{ratio:.2f} x parquet; {_told(figure)}"
+    figure.met, figure.verdict = ratio >= 0.8, f"{ratio:.2f} x parquet; {_verdict(figure)}"
     return figure
 
 
@@ -238,7 +238,7 @@ def stream(ground: Ground, runs: int) -> Figure:
         },
     )
     ratio = figure.ratio("headrace", "kafka", lambda sample: sample.rate)
-    figure.met, figure.verdict = ratio >= 2, f"{ratio:.2f} x kafka; {_told(figure)}"
+    figure.met, figure.verdict = ratio >= 2, f"{ratio:.2f} x kafka; {_verdict(figure)}"
     return figure
 
 
@@ -317,8 +317,8 @@ def main() -> None:
             "python": platform.python_version(),
         }
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        told = {"machine": machine, "rows": rows, "figures": [figure.as_json() for figure in found]}
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
+        result = {"machine": machine, "rows": rows, "figures": [figure.as_json() for figure in found]}
+        given.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ def _figure(name: str, required: str, runs: int, who: dict[str, Any], least: flo
         alternate(1, who)
     figure = Figure(name, required, alternate(runs, who))
     ratio = figure.ratio("headrace", other, lambda sample: sample.rate)
-    told = [
+    lines = [
         f"{each} {spread([sample.rate / 1e6 for sample in samples])} million/s, "
         f"{figure.median(each, lambda sample: sample.cpu_us):.2f} us CPU"
         for each, samples in figure.samples.items()
     ]
-    figure.met, figure.verdict = ratio >= least, f"{ratio:.2f} x {other}; {'; '.join(told)}"
+    figure.met, figure.verdict = ratio >= least, f"{ratio:.2f} x {other}; {'; '.join(lines)}"
     return figure
 
 

@@ -162,11 +162,14 @@ def topics(messages: int, runs: int) -> Figure:
     figure = Figure(
         "Many topics: one log each (Kafka) against one shared log (RocketMQ)", "what came out", samples
     )
-    figure.met, figure.verdict = True, "; ".join(line for count in counts for line in told(samples, count))
+    figure.met, figure.verdict = (
+        True,
+        "; ".join(line for count in counts for line in lines_for(samples, count)),
+    )
     return figure
 
 
-def told(samples: dict[str, list[Sample]], count: int) -> Iterator[str]:
+def lines_for(samples: dict[str, list[Sample]], count: int) -> Iterator[str]:
     """Two lines per count, Kafka first."""
     for mode in MODES:
         pair = [samples[f"{kind}, {count} topics, {mode}"][0] for kind in KINDS]

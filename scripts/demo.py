@@ -69,10 +69,10 @@ async def publish(server: TestServer, first: int, last: int, kill_at: int | None
 
         async def on_ack(message: Any) -> None:
             nonlocal acknowledged
-            told = json.loads(message.data)
-            if "error" in told:
-                raise SystemExit(f"demo: refused: {told['error']}")
-            acknowledged = max(acknowledged, told["seq"])
+            answer = json.loads(message.data)
+            if "error" in answer:
+                raise SystemExit(f"demo: refused: {answer['error']}")
+            acknowledged = max(acknowledged, answer["seq"])
             if acknowledged % BATCH == 0:
                 bar.update(task, completed=acknowledged)
             if acknowledged >= (last if kill_at is None else kill_at):
@@ -186,20 +186,20 @@ def pipeline(server: TestServer, expected: int) -> None:
             (line for line in reversed(done.stderr.splitlines()) if line[:1].strip()), "no reason given"
         )
         raise SystemExit(f"demo: Spark could not do it: {reason}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    found = sum(count for _, count in told["subjects"])
+    answer = json.loads(done.stdout.splitlines()[-1])
+    found = sum(count for _, count in answer["subjects"])
     out.print(
-        f"archived to Parquet: {told['archived']:,} messages in {told['archive']:.1f} s (Spark took {told['start']:.1f} s to start); "
+        f"archived to Parquet: {answer['archived']:,} messages in {answer['archive']:.1f} s (Spark took {answer['start']:.1f} s to start); "
         f"read back from there: {found:,}"
     )
-    for name, count in told["subjects"]:
+    for name, count in answer["subjects"]:
         out.print(f"  {name:<16}{count:>10,}")
     out.print(
-        f"windows of a second over the stream, written back to it as {told['written']:,} totals in {told['windows']:.1f} s:"
+        f"windows of a second over the stream, written back to it as {answer['written']:,} totals in {answer['windows']:.1f} s:"
     )
-    show_seconds(told["seconds"])
-    out.print(f"the same as a plot: {Path(told['plot']).relative_to(ROOT)}")
-    counted = sum(sum(counts.values()) for _, counts in told["seconds"])
+    show_seconds(answer["seconds"])
+    out.print(f"the same as a plot: {Path(answer['plot']).relative_to(ROOT)}")
+    counted = sum(sum(counts.values()) for _, counts in answer["seconds"])
     if (found, counted) != (expected, expected):
         raise SystemExit(f"demo: Spark found {found:,} and {counted:,} messages, expected {expected:,}")
 

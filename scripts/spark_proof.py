@@ -61,8 +61,8 @@ def main() -> int:
 
 def right(report: Report) -> bool:
     """Exact, and the limits were told as promised."""
-    told = [report.limits[name] for name in ("named", "logged", "went_on")] if report.limits else []
-    return report.exact and all(told)
+    limits = [report.limits[name] for name in ("named", "logged", "went_on")] if report.limits else []
+    return report.exact and all(limits)
 
 
 def show(name: str, report: Report) -> None:

@@ -78,5 +78,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side (`pytest -n 2`) a file stays together, and so does everything that uses the one Spark session."""
     for item in items:
-        room = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group(room if room == "spark" else str(item.path)))
+        package = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group(package if package == "spark" else str(item.path)))

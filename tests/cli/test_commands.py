@@ -89,9 +89,9 @@ def test_inspect(jetstream_vector: vectors.Vector, capsys: pytest.CaptureFixture
     before = fingerprint(store)
     document = answer(capsys, "inspect", str(store))
     for stream in document["streams"]:
-        told = jetstream_vector.streams()[stream["name"]]["state"]
-        assert stream["state"]["messages"] == told["messages"]
-        assert stream["state"]["last_seq"] == told["last_seq"]
+        expected = jetstream_vector.streams()[stream["name"]]["state"]
+        assert stream["state"]["messages"] == expected["messages"]
+        assert stream["state"]["last_seq"] == expected["last_seq"]
     assert run(["inspect", str(store)]) == 0
     text = capsys.readouterr().out
     assert "NATS JetStream" in text and "consumer   DISPATCH: delivered 12" in text

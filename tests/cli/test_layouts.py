@@ -34,7 +34,7 @@ def made(tmp_path: Path, layout: str) -> Path:
     return path
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, object]:
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, object]:
     assert run([*arguments, "--json"]) == code, capsys.readouterr()
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
@@ -50,13 +50,13 @@ def bodies(capsys: pytest.CaptureFixture[str], path: Path) -> list[bytes]:
 def test_inspect_verify_cat_salvage(layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, expected = made(tmp_path, layout), [f"message {number}".encode() for number in range(COUNT)]
     assert headrace.detect(str(path)) == layout
-    seen = told(capsys, "inspect", str(path))
+    seen = run_json(capsys, "inspect", str(path))
     assert (seen["layout"], seen["messages"], seen["sound"]) == (layout, COUNT, True)
-    assert told(capsys, "verify", str(path))["sound"] is True
+    assert run_json(capsys, "verify", str(path))["sound"] is True
     assert bodies(capsys, path) == expected
     assert run(["cat", str(path), "--limit", "3", "--format", "raw"]) == 0
     assert capsys.readouterr().out == "message 0message 1message 2"
-    saved = told(capsys, "salvage", str(path), str(tmp_path / "copy"))
+    saved = run_json(capsys, "salvage", str(path), str(tmp_path / "copy"))
     assert (saved["messages"], saved["complete"], saved["copy_sound"]) == (COUNT, True, True)
     assert bodies(capsys, tmp_path / "copy") == expected
     for command in (["inspect"], ["verify"]):  # the same for people
@@ -86,7 +86,7 @@ def test_options_under_their_own_names(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, (name, value) = made(tmp_path, layout), OPTION[layout]
-    opened = told(capsys, "store", "open", str(path), "--layout", layout, f"--{name}", value)
+    opened = run_json(capsys, "store", "open", str(path), "--layout", layout, f"--{name}", value)
     options, changed = opened["options"], opened["changed"]
     assert isinstance(options, dict) and isinstance(changed, dict)
     assert str(options[name]) == value and list(changed) == [name]
@@ -96,7 +96,7 @@ def test_options_under_their_own_names(
     ):
         file = tmp_path / f"options{suffix}"
         file.write_text(text)
-        again = told(capsys, "store", "open", str(path), "--config", str(file))
+        again = run_json(capsys, "store", "open", str(path), "--config", str(file))
         assert again["options"] == options
     assert bodies(capsys, path) == [f"message {number}".encode() for number in range(COUNT)]
     assert run(["store", "open", str(path), "--no-such-option", "1"]) == 2

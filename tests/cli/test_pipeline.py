@@ -32,8 +32,8 @@ def test_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = called(capsys, "archive", store, lake, "--dry-run", "--newest", "--file-size", "8k")
     assert code == 0 and "ORDERS  1.." in out and "--dry-run" in out and not Path(lake).exists()
     code, out, err = called(capsys, "archive", store, lake, "--newest", "--json", *LOCAL)
-    told: dict[str, Any] = json.loads(out)
-    assert (code, err, told["rows"], told["engine"]) == (0, "", 297, "local")
+    result: dict[str, Any] = json.loads(out)
+    assert (code, err, result["rows"], result["engine"]) == (0, "", 297, "local")
     code, out, _ = called(capsys, "archive", store, lake, *LOCAL)
     assert code == 0 and "0 messages added in 0 files, 297 in all" in out
 

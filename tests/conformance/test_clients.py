@@ -59,7 +59,7 @@ def test_client(language: str, tmp_path: Path) -> None:
             assert client.stdout.readline().split() == ["ready", "1"], client.stdout.read()
             server.kill()
             server.start()
-            told, _ = client.communicate(timeout=STEP_S)
-            assert told.split() == ["done", "101", "after", "101"], told
+            output, _ = client.communicate(timeout=STEP_S)
+            assert output.split() == ["done", "101", "after", "101"], output
         finally:
             client.kill()

@@ -64,9 +64,9 @@ class Day:
 
     def ask(self, subject: str, body: bytes = b"") -> dict[str, Any]:
         for _ in range(TRIES if self.stubborn else 1):
-            letter = self.wire.request(subject, body)
-            if letter is not None and letter.data and "error" not in letter.json():
-                return letter.json()
+            msg = self.wire.request(subject, body)
+            if msg is not None and msg.data and "error" not in msg.json():
+                return msg.json()
             self.model.pass_time(2 * SECOND)
         raise Dark(subject)
 
@@ -88,11 +88,11 @@ class Day:
                 text = f"{first}-{number}" if first < number else str(number)
                 headers = headers_of(Headrace_Producer=producer, Headrace_Producer_Seq=text)
                 requests.append((stream, headers, b"%s %d" % (producer.encode(), number)))
-            for number, letter in zip(numbers, self.wire.ask(requests), strict=True):
-                if letter is None or not letter.data or "error" in letter.json():
+            for number, msg in zip(numbers, self.wire.ask(requests), strict=True):
+                if msg is None or not msg.data or "error" in msg.json():
                     left.append(number)
                     continue
-                said = letter.json()
+                said = msg.json()
                 duplicate = said.get("duplicate", False)
                 assert duplicate or number not in self.said.done, (
                     f"{number} was answered, and is stored again"

@@ -86,10 +86,10 @@ class Day:
         self.model.close()
 
     def ask(self, endpoint: str, body: Any = None) -> dict[str, Any]:
-        letter = self.wire.api_raw(endpoint, body)
-        if letter is None or "error" in letter.json():
-            raise Dark(f"{endpoint}: {letter}")
-        return letter.json()
+        msg = self.wire.api_raw(endpoint, body)
+        if msg is None or "error" in msg.json():
+            raise Dark(f"{endpoint}: {msg}")
+        return msg.json()
 
     def create(self) -> None:
         for name in STREAMS:
@@ -109,11 +109,11 @@ class Day:
         requests = [(subject, None, data) for subject, data in sent]
         requests[1] = (sent[1][0], headers_of(Nats_Msg_Id=msg_id), sent[1][1])
         answered = True
-        for at, letter in enumerate(self.wire.ask(requests)):
-            if letter is None or "error" in letter.json():
+        for at, msg in enumerate(self.wire.ask(requests)):
+            if msg is None or "error" in msg.json():
                 answered = False
                 continue
-            seq = letter.json()["seq"]
+            seq = msg.json()["seq"]
             assert (stream, seq) not in self.said.stored, "a sequence was given out twice"
             self.said.stored[stream, seq] = sent[at]
             self.said.saw(stream, seq)
@@ -124,11 +124,11 @@ class Day:
         self.check_duplicate(stream, msg_id)
 
     def check_duplicate(self, stream: str, msg_id: str) -> None:
-        letter = self.wire.ask([(f"{stream}.z", headers_of(Nats_Msg_Id=msg_id), b"again")])[0]
-        if letter is None or "error" in letter.json():
+        msg = self.wire.ask([(f"{stream}.z", headers_of(Nats_Msg_Id=msg_id), b"again")])[0]
+        if msg is None or "error" in msg.json():
             raise Dark("a duplicate")
         wanted = {"stream": stream, "seq": self.said.ids[stream, msg_id], "duplicate": True}
-        assert letter.json() == wanted, f"{msg_id}: {letter.data!r}, not {wanted}"
+        assert msg.json() == wanted, f"{msg_id}: {msg.data!r}, not {wanted}"
 
     def fetch(self, stream: str, name: str, batch: int) -> list[Got]:
         got, _ = self.wire.fetch(stream, name, batch)
@@ -141,11 +141,11 @@ class Day:
     def acknowledge(self, stream: str, name: str, got: list[Got], *, double: bool, body: bytes = b"") -> None:
         self.said.acking.update((stream, name, each.seq) for each in got)
         if not double:
-            self.wire.send(b"".join(line_of(each.letter.reply, "", None, body) for each in got))
+            self.wire.send(b"".join(line_of(each.msg.reply, "", None, body) for each in got))
             return
-        answers = self.wire.ask([(each.letter.reply, None, body) for each in got])
-        for each, letter in zip(got, answers, strict=True):
-            if letter is not None:
+        answers = self.wire.ask([(each.msg.reply, None, body) for each in got])
+        for each, msg in zip(got, answers, strict=True):
+            if msg is not None:
                 self.said.acked.add((stream, name, each.seq))
         if None in answers:
             raise Dark("a double ack")
@@ -195,15 +195,15 @@ def check(disk: Disk, said: Said, point: CrashPoint) -> None:
         day.check_duplicate(stream, msg_id)
     check_sequences(day)
     got = check_delivered(day)
-    for letters in got.values():
-        answers = day.wire.ask([(each.letter.reply, None, b"") for each in letters])
+    for msgs in got.values():
+        answers = day.wire.ask([(each.msg.reply, None, b"") for each in msgs])
         assert None not in answers
     again = MemoryModel(disk.crash(0, "none"), said.clock)
     again.clock.now_ns += 3600 * SECOND
     wire = again.wire()
-    for (stream, name), letters in got.items():
+    for (stream, name), msgs in got.items():
         left = {each.seq for each in drain(wire, stream, name)}
-        back = left & {each.seq for each in letters}
+        back = left & {each.seq for each in msgs}
         assert not back, f"{back} were acked after the first power cut and came back after the second"
 
 
@@ -225,9 +225,9 @@ def check_stored(day: Day) -> None:
 
 def check_sequences(day: Day) -> None:
     for stream in STREAMS:
-        letter = day.wire.ask([(f"{stream}.a", None, b"after the crash")])[0]
-        assert letter is not None
-        seq = letter.json()["seq"]
+        msg = day.wire.ask([(f"{stream}.a", None, b"after the crash")])[0]
+        assert msg is not None
+        seq = msg.json()["seq"]
         assert seq > day.said.highest.get(stream, 0), f"{stream}: sequence {seq} was given out before"
 
 

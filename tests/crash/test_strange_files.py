@@ -86,8 +86,8 @@ def test_shortcuts_of_jetstream(name: str, shape: Callable[[Path], None], tmp_pa
     shape(file)
     count, found = read_all(store)
     assert count == MESSAGES
-    told = [str(file) in each.file for each in found]
-    assert any(told) or name.startswith("headrace/")
+    named = [str(file) in each.file for each in found]
+    assert any(named) or name.startswith("headrace/")
     from headrace.ops.look import verify
 
     assert any(each.file == str(file) for each in verify(str(store)).damage)

@@ -19,7 +19,7 @@ from headrace.streams.limits import ServerFacts
 from tests.interop import api_cases_consumers as consumers
 from tests.interop import api_cases_requests as requests
 from tests.interop import api_cases_streams as streams
-from tests.support.model import Client, Letter, Model
+from tests.support.model import Client, Model, Msg
 from tests.support.peers import NatsServer
 from tests.support.rawclient import RawClient
 
@@ -46,7 +46,7 @@ SECOND = 10**9
 class Asks(Protocol):
     """One side of the comparison."""
 
-    def request_many(self, subject: str, data: bytes = b"", headers: bytes | None = None) -> list[Letter]: ...
+    def request_many(self, subject: str, data: bytes = b"", headers: bytes | None = None) -> list[Msg]: ...
 
 
 class Both:
@@ -60,20 +60,20 @@ class Both:
         """One request to both; notes a difference. True if the answer is not an error."""
         data = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else dumps(body)
         where = subject or PREFIX + endpoint
-        told = [
+        answers = [
             [_plain(each) for each in side.request_many(where, data, headers)]
             for side in (self.real, self.ours)
         ]
         if (
             b"$JS.EVENT." in data or b'"$JS.>"' in data
         ):  # such a stream may have its own advisory already, or not yet
-            told = [[_STATE.sub("STATE", each) for each in side] for side in told]
+            answers = [[_STATE.sub("STATE", each) for each in side] for side in answers]
         self.count += 1
-        if told[0] != told[1]:
+        if answers[0] != answers[1]:
             shown = data[:300].decode(errors="replace")
-            real, ours = _where_they_differ(*(" | ".join(each) or "nothing" for each in told))
+            real, ours = _where_they_differ(*(" | ".join(each) or "nothing" for each in answers))
             self.differences.append(f"{endpoint} {shown}\n    real {real}\n    ours {ours}")
-        return not any("error" in each for each in told[0])
+        return not any("error" in each for each in answers[0])
 
     def check(self) -> None:
         shown = "\n".join(self.differences[:40])
@@ -95,10 +95,10 @@ def dumps(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode()
 
 
-def _plain(letter: Letter) -> str:
+def _plain(msg: Msg) -> str:
     """An answer without what no two servers say alike: times and random names."""
-    text = _TIME.sub(b"T", letter.data).decode()
-    headers = _TIME.sub(b"T", letter.headers).decode() if letter.headers is not None else None
+    text = _TIME.sub(b"T", msg.data).decode()
+    headers = _TIME.sub(b"T", msg.headers).decode() if msg.headers is not None else None
     if headers is not None and _IDENTITY.fullmatch(headers):
         headers = None  # what a real server adds for consumers of its own mirrors and sources
     text = _CONTACT.sub("CONTACT", _CALLS.sub("CALLS", text))
@@ -297,18 +297,18 @@ def test_required_api_level(both: Both) -> None:
         both.ask("DIRECT.GET.S.s.1", headers=headers)
 
 
-def _events(letters: list[Letter]) -> list[str]:
+def _events(msgs: list[Msg]) -> list[str]:
     """What a listener heard, without identifiers and what is known of a client."""
-    told = [
+    events = [
         (each.subject, json.loads(_TIME.sub(b"T", each.data)))
-        for each in letters
+        for each in msgs
         if "$JS.EVENT." in each.subject
     ]
-    for _, event in told:
+    for _, event in events:
         assert len(event.pop("id")) == 22
         if "client" in event:
             event["client"] = {}
-    return sorted(f"{subject} {json.dumps(event)}" for subject, event in told)
+    return sorted(f"{subject} {json.dumps(event)}" for subject, event in events)
 
 
 def test_events(both: Both, server: NatsServer) -> None:
@@ -344,16 +344,16 @@ def test_events(both: Both, server: NatsServer) -> None:
         _same_events(said, heard)
 
 
-def _same_events(said: list[Letter], heard: list[Letter]) -> None:
+def _same_events(said: list[Msg], heard: list[Msg]) -> None:
     ours, theirs = Counter(_events(said)), Counter(_events(heard))
     assert (ours - theirs, theirs - ours) == (Counter(), Counter())
 
 
-def _hear(listener: RawClient, count: int, limit_s: float = EVENT_LIMIT_S) -> list[Letter]:
+def _hear(listener: RawClient, count: int, limit_s: float = EVENT_LIMIT_S) -> list[Msg]:
     """As many messages as are expected, however long they take, and what comes right behind them."""
-    heard: list[Letter] = []
-    while (letter := listener.next(limit_s if len(heard) < count else QUIET_S)) is not None:
-        heard.append(letter)
+    heard: list[Msg] = []
+    while (msg := listener.next(limit_s if len(heard) < count else QUIET_S)) is not None:
+        heard.append(msg)
     return heard
 
 

@@ -103,10 +103,10 @@ def test_traces(both: tuple[NatsServer, TestServer]) -> None:
             for subject in ("traced.a", "plain", "nobody"):
                 headers = f"NATS/1.0\r\nNats-Trace-Dest: trace.dest\r\n{only}\r\n".encode()
                 client.publish(subject, b"hi", "_INBOX.reply", headers)
-                letters = []
-                while (letter := client.next(SILENCE_S)) is not None:
-                    letters.append((letter.subject, _event(letter.data)))
-                found.append((subject, only, sorted(letters, key=repr)))
+                msgs = []
+                while (msg := client.next(SILENCE_S)) is not None:
+                    msgs.append((msg.subject, _event(msg.data)))
+                found.append((subject, only, sorted(msgs, key=repr)))
         info = json.loads(client.request_many("$JS.API.STREAM.INFO.TRACED")[0].data)
         return [*found, info["state"]["messages"]]
 

@@ -85,11 +85,11 @@ def test_nats_streaming_to_jetstream(nats_server: NatsServers, tmp_path: Path) -
         assert found == before and len(found) == 65
         assert {m.subject for m in api.messages("orders_new").values()} == {"orders.new"}
         for name, reader in stood.items():
-            told = api.ask(f"CONSUMER.INFO.orders_new.{name}")
-            assert told["delivered"]["stream_seq"] == reader.last_sent
-            assert told["ack_floor"]["stream_seq"] == reader.floor
-            assert told["num_ack_pending"] == len(reader.pending)
-            assert told["num_pending"] == 65 - reader.last_sent
+            info = api.ask(f"CONSUMER.INFO.orders_new.{name}")
+            assert info["delivered"]["stream_seq"] == reader.last_sent
+            assert info["ack_floor"]["stream_seq"] == reader.floor
+            assert info["num_ack_pending"] == len(reader.pending)
+            assert info["num_pending"] == 65 - reader.last_sent
         assert stood["d"].pending[:2] == (7, 30)
         # What was out comes again, once each, then what was never sent.
         taken = [seq for seq, _ in api.pull("orders_new", "d", len(stood["d"].pending))]
@@ -188,10 +188,10 @@ def test_partitions_into_one_stream(nats_server: NatsServers, tmp_path: Path) ->
             seen[message.subject] += 1
             if seen[message.subject] > offsets[message.subject.replace(".", "-")]:
                 open_ones.append(message.seq)
-        told = api.ask("CONSUMER.INFO.ORDERS.billing")
+        info = api.ask("CONSUMER.INFO.ORDERS.billing")
         last = max(set(range(1, 91)) - set(open_ones))
-        assert told["delivered"]["stream_seq"] == last
-        assert told["num_ack_pending"] == sum(seq < last for seq in open_ones)
+        assert info["delivered"]["stream_seq"] == last
+        assert info["num_ack_pending"] == sum(seq < last for seq in open_ones)
         taken = [seq for seq, _ in api.pull("ORDERS", "billing", len(open_ones))]
         assert sorted(taken) == open_ones, "what the group had not acked, and nothing else"
 

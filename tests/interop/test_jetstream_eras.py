@@ -19,7 +19,7 @@ from tests.support.stores import (
     in_their_terms,
     look,
     publish_on,
-    told,
+    stream_state,
     unexpected,
 )
 
@@ -62,7 +62,7 @@ def test_directories_of_old_servers(nats_server: NatsServers, tmp_path: Path, ve
     with Api(server.url) as api:
         positions = {(stream, name): api.consumer_position(stream, name) for stream, name in positions}
         names = api.names()
-        states = {name: told(api, name, version) for name in names}
+        states = {name: stream_state(api, name, version) for name in names}
         messages = {name: api.messages(name) for name in names}
     server.stop() if end == "stop" else server.kill()
     before = snapshot_of(path)

@@ -26,7 +26,7 @@ from tests.support.stores import (
     in_their_terms,
     look,
     publish_on,
-    told,
+    stream_state,
     unexpected,
 )
 
@@ -68,7 +68,7 @@ def test_there_and_back_and_there_again(nats_server: NatsServers, tmp_path: Path
             taken = api.pull("QUEUE", "WORKER", 2)
             api.ack(taken[0][1])
             api.ack(api.pull("PLAIN", "READER", 1)[0][1])
-            states = {name: told(api, name) for name in expected}
+            states = {name: stream_state(api, name) for name in expected}
             positions = {
                 (name, each): api.consumer_position(name, each)
                 for name, seen in expected.items()
@@ -106,7 +106,7 @@ def test_their_directory_opens_here(nats_server: NatsServers, tmp_path: Path, en
     server = nats_server(VERSION, tmp_path / "js")
     with Api(server.url) as api:
         positions = create_there(api)
-        states = {name: told(api, name) for name in api.names()}
+        states = {name: stream_state(api, name) for name in api.names()}
         messages = {name: api.messages(name) for name in states}
     server.stop() if end == "stop" else server.kill()
     with JetStreamVolume(str(tmp_path / "js"), mode=mode) as volume:
@@ -154,7 +154,7 @@ def test_after_our_kill_the_server_opens_the_directory(nats_server: NatsServers,
     writer.stdout.close()
     server = nats_server(VERSION, path)
     with Api(server.url) as api:
-        state = told(api, "K")
+        state = stream_state(api, "K")
         assert state["last_seq"] >= acknowledged
         assert state["lost"] is None
         # The checkpoint of a killed writer is older than its blocks; the server says so and scans.

@@ -74,10 +74,10 @@ def test_consumers(cli: Cli) -> None:
     )
     beside = cli.start("sub", "out.c", "--count", "30", "--raw")
     try:
-        told, _ = beside.communicate(timeout=20)
+        output, _ = beside.communicate(timeout=20)
     finally:
         beside.kill()
-    assert [line for line in told.splitlines() if line.startswith("m")] == [f"m{n}" for n in range(1, 31)]
+    assert [line for line in output.splitlines() if line.startswith("m")] == [f"m{n}" for n in range(1, 31)]
     cli("consumer", "rm", "C", "P", "-f")
     assert "P" not in cli("consumer", "ls", "C", "--names").split()
 
@@ -114,8 +114,8 @@ def test_key_value(cli: Cli) -> None:
 
 def test_bench_runs(cli: Cli) -> None:
     cli("stream", "add", "B", "--subjects", "b.>", "--defaults")
-    told = cli("bench", "js", "pub", "async", "b.x", "--stream", "B", "--msgs", "5000", "--no-progress")
-    assert "msgs/sec" in told
+    output = cli("bench", "js", "pub", "async", "b.x", "--stream", "B", "--msgs", "5000", "--no-progress")
+    assert "msgs/sec" in output
     assert cli.json("stream", "info", "B")["state"]["messages"] == 5000
     assert "msgs/sec" in cli("bench", "js", "ordered", "--stream", "B", "--msgs", "5000", "--no-progress")
     assert "msgs/sec" in cli("bench", "js", "fetch", "--stream", "B", "--msgs", "5000", "--no-progress")

@@ -98,10 +98,10 @@ def test_an_archive_of_ours_is_restored_and_given_back_by_the_real_server(nats_s
     async def run() -> bytes:
         client = await nats.connect(nats_server("2.15.2").url)
         info = await restore(client, encode_config(config), encode_log_state(state), archive.compress(plain))
-        told = {
+        found = {
             key: info["state"][key] for key in ("messages", "bytes", "first_seq", "last_seq", "num_deleted")
         }
-        assert told == {"messages": 3, "bytes": 123, "first_seq": 3, "last_seq": 6, "num_deleted": 1}
+        assert found == {"messages": 3, "bytes": 123, "first_seq": 3, "last_seq": 6, "num_deleted": 1}
         assert position(await ask(client, "CONSUMER.INFO.R.C")) == expected_position(stands)
         data = await snapshot(client, "R")
         await client.close()

@@ -27,7 +27,7 @@ from tests.support.stores import (
     create_there,
     in_their_terms,
     look,
-    told,
+    stream_state,
     unexpected,
 )
 
@@ -65,7 +65,7 @@ def test_theirs_is_restored_here(nats_server: NatsServers, tmp_path: Path, versi
             config = msgspec.convert(answer["config"], StreamConfig) if version == "2.15.2" else None
             pieces = (data[at : at + 10_000] for at in range(0, len(data), 10_000))
             restored = volume.restore(name, pieces, config)
-            state = told(api, name, version)
+            state = stream_state(api, name, version)
             if version == "2.6.5":
                 state["num_subjects"] = restored.state().num_subjects
                 state["num_deleted"] = len(state["deleted"])

@@ -27,18 +27,18 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Cli, Cli]]
         yield Cli(ours.url, home), Cli(theirs.url, home)
 
 
-def told(value: Any) -> Any:
+def comparable(value: Any) -> Any:
     """Without what must differ."""
     if isinstance(value, dict):
-        return {name: told(each) for name, each in value.items() if name not in _OWN}
-    return [told(each) for each in value] if isinstance(value, list) else value
+        return {name: comparable(each) for name, each in value.items() if name not in _OWN}
+    return [comparable(each) for each in value] if isinstance(value, list) else value
 
 
 def state(cli: Cli, stream: str = "ORDERS", consumer: str = "DISPATCH") -> dict[str, Any]:
     """Everything that the two infos say."""
     return {
-        "stream": told(cli.json("stream", "info", stream)),
-        "consumer": told(cli.json("consumer", "info", stream, consumer)),
+        "stream": comparable(cli.json("stream", "info", stream)),
+        "consumer": comparable(cli.json("consumer", "info", stream, consumer)),
     }
 
 
@@ -143,7 +143,7 @@ def test_start_positions(both: tuple[Cli, Cli]) -> None:
             cli(*add, "--deliver", deliver, "--replay", "instant", "--defaults")
             text = cli("consumer", "next", "STARTS", name, "--timeout", "1s", code=None)
             found.append([line for line in text.splitlines() if line.startswith("order")])
-            found.append(told(cli.json("consumer", "info", "STARTS", name)))
+            found.append(comparable(cli.json("consumer", "info", "STARTS", name)))
         seen.append(found)
     for each in seen[0] + seen[1]:
         if isinstance(each, dict):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing.server import TestServer
-from tests.support.model import Letter
+from tests.support.model import Msg
 from tests.support.peers import NatsServer
 from tests.support.rawclient import RawClient
 
@@ -26,7 +26,7 @@ no_auth_user: b
 """
 
 
-def answers(port: int) -> dict[str, list[Letter]]:
+def answers(port: int) -> dict[str, list[Msg]]:
     with RawClient(port) as client:
         return {subject: client.request_many(subject) for subject in REQUESTS}
 

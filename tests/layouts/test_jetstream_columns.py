@@ -75,14 +75,14 @@ def test_one_pass_finds_the_same_damage(tasks: list[BlockTask]) -> None:
     path = Path(tasks[0].path)
     whole = path.read_bytes()
     chance = random.Random(11)
-    told = 0
+    reported = 0
     for _ in range(40):
         broken = bytearray(whole)
         at = chance.randrange(len(broken))
         broken[at] ^= 1 << chance.randrange(8)
         path.write_bytes(broken)
         rows, damage = both(tasks[0], Predicate())
-        told += bool(damage)
+        reported += bool(damage)
         assert rows.num_rows >= len(whole) // 400, "one bit costs no more than one message"
     path.write_bytes(whole)
-    assert told == 40
+    assert reported == 40

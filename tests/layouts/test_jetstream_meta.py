@@ -282,7 +282,7 @@ def test_every_single_bit_of_the_pair_is_repaired() -> None:
                 assert found.problem is not None and found.problem.kind == "repaired"
 
 
-def test_missing_files_are_told_apart() -> None:
+def test_missing_files_are_distinguished() -> None:
     disk = a_disk_with(OLD)
     disk.remove_file("/s/X/meta.sum")
     found = read_meta(disk, "/s/X", "X")

@@ -76,30 +76,30 @@ def test_every_message_state_and_consumer(
                 check_messages(store, messages)
             check_state(store, state)
             assert not [d for d in store.damage() if d.kind != "index"]
-            for consumer, told in expected["consumers"].items():
-                check_consumer(volume, name, consumer, told["o_dat"])
+            for consumer, saved in expected["consumers"].items():
+                check_consumer(volume, name, consumer, saved["o_dat"])
     assert mode == "rw" or tree_digest(path) == before
 
 
 def check_consumer(
-    volume: headrace.Volume, stream: str, consumer: str, told: dict[str, object] | None
+    volume: headrace.Volume, stream: str, consumer: str, expected: dict[str, object] | None
 ) -> None:
     assert isinstance(volume, JetStreamVolume)
     state = volume.open(stream).consumers.state_of(consumer)
-    if told is None:  # 2.6 and 2.9 write no file before the first delivery
+    if expected is None:  # 2.6 and 2.9 write no file before the first delivery
         assert state == ConsumerState()
         return
-    assert state.ack_floor.consumer == told["ack_floor_consumer"]
-    assert state.ack_floor.stream == told["ack_floor_stream"]
-    assert state.delivered.consumer == told["delivered_consumer"]
-    assert state.delivered.stream == told["delivered_stream"]
-    pending = told["pending"]
+    assert state.ack_floor.consumer == expected["ack_floor_consumer"]
+    assert state.ack_floor.stream == expected["ack_floor_stream"]
+    assert state.delivered.consumer == expected["delivered_consumer"]
+    assert state.delivered.stream == expected["delivered_stream"]
+    pending = expected["pending"]
     assert isinstance(pending, dict)
     assert {
         str(seq): {"consumer_seq": one.sequence, "ts_seconds": one.time_ns // 1_000_000_000}
         for seq, one in state.pending.items()
     } == pending
-    assert {str(seq): count for seq, count in state.redelivered.items()} == told["redelivered"]
+    assert {str(seq): count for seq, count in state.redelivered.items()} == expected["redelivered"]
 
 
 def test_written_again_and_reopened(jetstream_vector: vectors.Vector, tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_encrypted(folder: str, key: str, tmp_path: Path) -> None:
 def test_hash_vectors() -> None:
     import json
 
-    told = json.loads((vectors.ROOT / "jetstream" / "2.6.5" / "hash-vectors.json").read_text())
-    assert len(told["raw"]) > 10
-    for vector in told["raw"]:
+    expected = json.loads((vectors.ROOT / "jetstream" / "2.6.5" / "hash-vectors.json").read_text())
+    assert len(expected["raw"]) > 10
+    for vector in expected["raw"]:
         key, data = bytes.fromhex(vector["key_hex"]), bytes.fromhex(vector["data_hex"])
         assert highway_hash(key, data).hex() == vector["hash_hex"]
 
@@ -214,7 +214,7 @@ def test_a_clean_stop_is_opened_without_reading_the_blocks(tmp_path: Path) -> No
         assert volume.open("S").damage()
 
 
-OPEN_AND_TELL = """
+OPEN_AND_PRINT = """
 import resource, sys, headrace
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 volume = headrace.open(sys.argv[1], mode=sys.argv[2])
@@ -234,7 +234,7 @@ def test_opening_takes_bounded_memory(tmp_path: Path, mode: str) -> None:
     assert size > 290 << 20
     for stamp in tmp_path.rglob("clean.json"):
         stamp.unlink()
-    command = [sys.executable, "-c", OPEN_AND_TELL, str(tmp_path), mode]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert int(told[0]) == 300_000
-    assert int(told[1]) < 80 << 20
+    command = [sys.executable, "-c", OPEN_AND_PRINT, str(tmp_path), mode]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert int(output[0]) == 300_000
+    assert int(output[1]) < 80 << 20

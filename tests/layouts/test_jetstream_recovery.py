@@ -35,11 +35,11 @@ CASES = [
 def test_recovery_case(vector: vectors.Vector, case: vectors.RecoveryCase, tmp_path: Path) -> None:
     path = open_damaged(vector, case, tmp_path)
     with headrace.open(str(path)) as volume:
-        for stream, told in case.expected.items():
+        for stream, expected in case.expected.items():
             store = volume.open(stream)
             ours = {record.seq: record for record in store}
             originals = {message.seq: message for message in vector.messages(stream)}
-            theirs = set(told["seqs"])
+            theirs = set(expected["seqs"])
             # What both return is byte-equal to the original; we return all that they return, except
             # messages that were removed before and came back there.
             for seq, record in ours.items():
@@ -49,7 +49,7 @@ def test_recovery_case(vector: vectors.Vector, case: vectors.RecoveryCase, tmp_p
                     assert (record.headers or b"") == message.headers and message.data_matches(record.data)
             missing = theirs - set(ours)
             assert not (missing & set(originals)), f"they keep {sorted(missing & set(originals))}, we do not"
-            assert store.state().last_seq >= told["state"]["last_seq"]
+            assert store.state().last_seq >= expected["state"]["last_seq"]
             if stream == "ORDERS":
                 check_orders(vector.version, case.name, sorted(ours), store)
 

@@ -13,7 +13,7 @@ from headrace.layouts.report import Report
 from tests.support.kafka import copy_damaged, golden
 
 
-def told(view: Report) -> list[tuple[str, str]]:
+def kinds(view: Report) -> list[tuple[str, str]]:
     """(kind, file name) of everything that is not as it should be."""
     return [(finding.kind, Path(finding.file).name) for finding in view.damage]
 
@@ -35,7 +35,7 @@ def test_everything_of_the_broker_is_sound(tmp_path: Path) -> None:
     for version in ("4.3.1", "3.9.2"):
         store = golden(version).copy(tmp_path)
         view = LAYOUT.verify(str(store), progress=lambda done, total: steps.append((done, total)), threads=2)
-        assert told(view) == []
+        assert kinds(view) == []
         assert steps[-1][0] == steps[-1][1] > 0
         streams = golden(version).streams()
         assert [log.name for log in view.logs] == sorted(streams)
@@ -60,7 +60,7 @@ def test_transactions_and_producers_are_shown(tmp_path: Path) -> None:
 def test_damage_is_named(tmp_path: Path) -> None:
     folder, _ = copy_damaged("corrupt-mid", tmp_path)
     view = LAYOUT.verify(str(folder))
-    assert ("bad-record", "00000000000000000000.log") in told(view)
+    assert ("bad-record", "00000000000000000000.log") in kinds(view)
     [log] = view.logs
     assert log.state is not None and (log.state.messages, log.state.lost_messages) == (36, 4)
 
@@ -73,7 +73,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     (store / "fx-gzip-0" / f"{0:020d}.index").unlink()
     shutil.copy(golden().folder / "logdir-files" / "recovery-point-offset-checkpoint", store)
     (store / "replication-offset-checkpoint").write_text("0\n3\norders 0 1\n")
-    found = told(LAYOUT.verify(str(store)))
+    found = kinds(LAYOUT.verify(str(store)))
     assert sorted(found) == sorted(
         [
             ("index", f"{0:020d}.index"),

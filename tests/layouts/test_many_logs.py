@@ -144,7 +144,7 @@ def test_a_sync_that_fails_while_parking_poisons_the_log() -> None:
     assert logs[1].append(batch).first == 1, "the others go on"
 
 
-def test_side_by_side_runs_all_and_tells_what_failed() -> None:
+def test_side_by_side_runs_all_and_returns_what_failed() -> None:
     done: list[int] = []
 
     def work(number: int) -> None:

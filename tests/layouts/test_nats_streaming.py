@@ -82,8 +82,8 @@ def test_reading_never_stops_and_never_writes(case: str) -> None:
         assert bool(damage) == (case not in SOUND | {"server-dat-missing"}), damage
     view = LAYOUT.verify(path, key="s3cret" if "encrypted" in case else None, threads=2)
     assert {one.name for one in view.logs} == set(SURVIVORS[case])
-    told = [d for one in view.logs for d in one.damage] + view.damage
-    assert {(d.file, d.offset, d.kind) for d in damage} <= {(d.file, d.offset, d.kind) for d in told}
+    found = [d for one in view.logs for d in one.damage] + view.damage
+    assert {(d.file, d.offset, d.kind) for d in damage} <= {(d.file, d.offset, d.kind) for d in found}
     assert bool(view.notes) or not damage, "verify says what may be lost and the step to take"
     assert snapshot(path) == before
 

@@ -102,7 +102,7 @@ def test_without_a_streaming_block_the_whole_file_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("streaming { store: memory }", "unsupported store type: MEMORY"),
         ("streaming { store: sql }", "unsupported store type: SQL"),
@@ -112,8 +112,8 @@ def test_without_a_streaming_block_the_whole_file_counts() -> None:
         ('streaming { file { slice_max_bytes: "lots" } }', "is not a size"),
     ],
 )
-def test_what_the_file_may_not_say(text: str, told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_what_the_file_may_not_say(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         from_server_config(plain(read_text(text)))
 
 
@@ -183,8 +183,8 @@ def test_a_damaged_index_stops_nobody(tmp_path: Path) -> None:
     index.write_bytes(data)
     with StreamingVolume(str(root)) as volume:
         before = {name: [(r.seq, r.data) for r in volume.open(name)] for name in volume.logs()}
-    told = LAYOUT.verify(str(root))
-    assert any("made again" in note or "rebuilds it" in note for note in told.notes), told.notes
+    report = LAYOUT.verify(str(root))
+    assert any("made again" in note or "rebuilds it" in note for note in report.notes), report.notes
     with StreamingVolume(str(root), mode="rw", maintenance=False) as volume:
         assert {name: [(r.seq, r.data) for r in volume.open(name)] for name in volume.logs()} == before
     assert LAYOUT.verify(str(root)).sound and bytes(data) != index.read_bytes()

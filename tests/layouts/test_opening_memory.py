@@ -18,7 +18,7 @@ from headrace.layouts.nats_streaming.volume import StreamingVolume
 from headrace.layouts.rabbitmq.volume import RabbitVolume
 
 LOGS, MESSAGES = 10, 1_000_000
-OPEN_AND_TELL = """
+OPEN_AND_PRINT = """
 import gc, re, sys, headrace
 
 def told(name):  # VmRSS, VmHWM: not getrusage, whose maximum comes from the parent
@@ -35,9 +35,9 @@ print(messages, told('VmRSS') - before, told('VmHWM') - before, len(gc.get_objec
 
 def opened(store: Path, small: Path, mode: str) -> tuple[int, int, int, int]:
     """(messages, bytes kept, bytes at the highest, Python objects) of an opening in a process of its own."""
-    command = [sys.executable, "-c", OPEN_AND_TELL, str(store), mode, str(small)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    messages, kept, peak, objects = (int(word) for word in told)
+    command = [sys.executable, "-c", OPEN_AND_PRINT, str(store), mode, str(small)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    messages, kept, peak, objects = (int(word) for word in output)
     return messages, kept, peak, objects
 
 

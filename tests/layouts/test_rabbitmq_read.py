@@ -122,7 +122,7 @@ def test_bad_names_are_refused_before_the_disk_is_touched(name: str) -> None:
     assert disk.sync_points() == before
 
 
-def test_what_a_clean_stop_left_tells_the_next_sequence(tmp_path: Path) -> None:
+def test_the_next_sequence_after_a_clean_stop(tmp_path: Path) -> None:
     rows = dets.rows(next((FOLDER / "clean_mixed").glob("*/recovery.dets")).read_bytes())
     assert rows["6GR38JRPIL3M68J7JM8E1SMBO"].next_seq == 20
     assert rows["KANL8CE0UDO3DXGEUF3GF2Q3"].next_deliver == 2
@@ -133,7 +133,7 @@ def test_what_a_clean_stop_left_tells_the_next_sequence(tmp_path: Path) -> None:
     assert not list((tmp_path / "c").rglob("recovery.dets"))
 
 
-def test_room(tmp_path: Path) -> None:
+def test_messages_that_almost_fill_the_segment(tmp_path: Path) -> None:
     path = str(FOLDER / "real_crash_during_compaction")
     disk = Disk.real()
     assert LAYOUT.recognise(path, disk) and not LAYOUT.recognise(str(tmp_path), disk)

@@ -199,7 +199,7 @@ def test_cursors() -> None:
     assert readers.pending() == [4] and [r.position for r in log][:2] == [2, 4]
 
 
-def test_idle_queues_flush_and_let_go(tmp_path: Path) -> None:
+def test_idle_queues_flush_and_free_memory(tmp_path: Path) -> None:
     options = RabbitOptions(queue_hibernate_after=100)
     with RabbitVolume(str(tmp_path), mode="rw", create=True, options=options) as volume:
         logs = [volume.create(f"q{n}") for n in range(5)]

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from headrace.streams.engine import StreamEngine
-from tests.support.model import Client, Letter, Model
+from tests.support.model import Client, Model, Msg
 
 SECOND = 1_000_000_000
 MS = 1_000_000
@@ -40,7 +40,7 @@ class World:
         self.model.__exit__(None, None, None)
         self.start()
 
-    def pass_time(self, seconds: float) -> list[Letter]:
+    def pass_time(self, seconds: float) -> list[Msg]:
         """Let time pass in small steps; returns what arrived meanwhile."""
         end = self.time + int(seconds * SECOND)
         while self.time < end:
@@ -93,38 +93,36 @@ class World:
 
     def pull(
         self, name: str = "c", stream: str = "S", *, inbox: str = "_INBOX.p", **request: Any
-    ) -> list[Letter]:
+    ) -> list[Msg]:
         """A pull request and everything that arrived at once."""
         body = json.dumps({"batch": 1, **request}).encode()
         return self.ask(body, name, stream, inbox=inbox)
 
-    def ask(
-        self, body: bytes, name: str = "c", stream: str = "S", *, inbox: str = "_INBOX.p"
-    ) -> list[Letter]:
+    def ask(self, body: bytes, name: str = "c", stream: str = "S", *, inbox: str = "_INBOX.p") -> list[Msg]:
         self.client.publish(f"{NEXT}{stream}.{name}", body, inbox)
         return self.client.take()
 
-    def fetch(self, count: int, name: str = "c", stream: str = "S") -> list[Letter]:
+    def fetch(self, count: int, name: str = "c", stream: str = "S") -> list[Msg]:
         """Messages only, without waiting."""
         got = self.pull(name, stream, batch=count, no_wait=True)
-        return [letter for letter in got if letter.reply]
+        return [msg for msg in got if msg.reply]
 
-    def ack(self, letter: Letter, body: bytes = b"") -> list[Letter]:
-        self.client.publish(letter.reply, body)
+    def ack(self, msg: Msg, body: bytes = b"") -> list[Msg]:
+        self.client.publish(msg.reply, body)
         return self.client.take()
 
-    def status(self, letters: list[Letter]) -> list[str]:
+    def status(self, msgs: list[Msg]) -> list[str]:
         """Status lines with their headers, by `|`."""
-        told = (letter.headers.decode() for letter in letters if letter.headers and not letter.reply)
-        return [text.removeprefix("NATS/1.0 ").rstrip().replace("\r\n", "|") for text in told]
+        statuses = (msg.headers.decode() for msg in msgs if msg.headers and not msg.reply)
+        return [text.removeprefix("NATS/1.0 ").rstrip().replace("\r\n", "|") for text in statuses]
 
 
-def seqs(letters: list[Letter]) -> list[int]:
+def seqs(msgs: list[Msg]) -> list[int]:
     """The stream sequences of messages, out of their ack subjects."""
-    return [int(letter.reply.split(".")[5]) for letter in letters if letter.reply.startswith("$JS.ACK")]
+    return [int(msg.reply.split(".")[5]) for msg in msgs if msg.reply.startswith("$JS.ACK")]
 
 
-def ack_numbers(letter: Letter) -> tuple[int, ...]:
+def ack_numbers(msg: Msg) -> tuple[int, ...]:
     """deliveries, stream sequence, consumer sequence, pending"""
-    parts = letter.reply.split(".")
+    parts = msg.reply.split(".")
     return int(parts[4]), int(parts[5]), int(parts[6]), int(parts[8])

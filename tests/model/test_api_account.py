@@ -46,8 +46,8 @@ def test_limits_of_an_account(tmp_path: Path) -> None:
         assert [consume(client, "S1", name) for name in "xyz"] == [0, 0, 10026]
         assert consume(client, "S1", "x", max_ack_pending=51) == 10121
         answers = [client.request("S1", b"x" * 1000) for _ in range(30)]
-        told = [answer.json() for answer in answers if answer is not None]
-        assert told[-1]["error"]["err_code"] == 10002
+        bodies = [answer.json() for answer in answers if answer is not None]
+        assert bodies[-1]["error"]["err_code"] == 10002
         assert 15_000 < client.api("INFO")["storage"] <= 20_000
 
 

@@ -38,7 +38,7 @@ def test_streams_and_consumers(tmp_path: Path) -> None:
         client.api("CONSUMER.PAUSE.S.c", {"pause_until": "2040-01-01T00:00:00Z"})
         client.api("STREAM.DELETE.S")
         heard = events(listener)
-        assert [(subject, told.get("action")) for subject, told in heard] == [
+        assert [(subject, event.get("action")) for subject, event in heard] == [
             ("STREAM.CREATED.S", "create"),
             ("STREAM.UPDATED.S", "modify"),
             ("CONSUMER.CREATED.S.c", "create"),
@@ -50,7 +50,7 @@ def test_streams_and_consumers(tmp_path: Path) -> None:
         assert list(created) == ["type", "id", "timestamp", "stream", "action", "domain"]
         assert created["type"] == "io.nats.jetstream.advisory.v1.stream_action" and len(created["id"]) == 22
         assert heard[3][1]["paused"] is True and heard[3][1]["pause_until"] == "2040-01-01T00:00:00Z"
-        assert len({told["id"] for _, told in heard}) == len(heard)
+        assert len({event["id"] for _, event in heard}) == len(heard)
 
 
 def test_the_api_is_audited_for_who_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_the_api_is_audited_for_who_listens(tmp_path: Path, monkeypatch: pytest.
         heard = [
             json.loads(each.data) for each in listener.take() if each.subject == "$JS.EVENT.ADVISORY.API"
         ]
-        assert [told["subject"].removeprefix("$JS.API.") for told in heard] == [
+        assert [event["subject"].removeprefix("$JS.API.") for event in heard] == [
             *("STREAM.INFO.X", "STREAM.CREATE.S", "STREAM.MSG.GET.S"),
         ]
         assert "request" not in heard[0] and json.loads(heard[0]["response"])["error"]["err_code"] == 10059
@@ -110,7 +110,7 @@ def test_every_other_event(tmp_path: Path) -> None:
                 "METRIC.CONSUMER.ACK.S.c",
             ),
         ]
-        own = [list(told)[3:] for _, told in heard]
+        own = [list(event)[3:] for _, event in heard]
         assert own == [
             ["stream", "consumer", "stream_seq", "deliveries"],
             ["stream", "consumer", "consumer_seq", "stream_seq", "deliveries"],

@@ -25,10 +25,10 @@ from headrace.streams.errors import ERRORS, ApiError, api_error
 
 
 def complaint(text: str | bytes, shape: type = StreamConfigRequest) -> str:
-    with pytest.raises(ApiError) as told:
+    with pytest.raises(ApiError) as raised:
         read(text.encode() if isinstance(text, str) else text, shape)
-    assert told.value.err_code == 10025
-    return told.value.description.removeprefix("invalid JSON: ")
+    assert raised.value.err_code == 10025
+    return raised.value.description.removeprefix("invalid JSON: ")
 
 
 def test_what_is_passed_over() -> None:
@@ -147,5 +147,5 @@ def test_the_table_of_errors() -> None:
     theirs = {name for name in ERRORS if not name.startswith("HR")}
     assert len(theirs) == 227 and max(ERRORS[name].err_code for name in theirs) < 30_000
     assert len(ERRORS) == len({error.err_code for error in ERRORS.values()})
-    told = api_error("JSStreamWrongLastSequenceErrF", seq=7)
-    assert told.as_json() == {"code": 400, "err_code": 10071, "description": "wrong last sequence: 7"}
+    raised = api_error("JSStreamWrongLastSequenceErrF", seq=7)
+    assert raised.as_json() == {"code": 400, "err_code": 10071, "description": "wrong last sequence: 7"}

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.streams.api.advisories import short_id
 from headrace.streams.api.snapshots import HEAD_START_NS
-from tests.support.model import Client, Letter, Model
+from tests.support.model import Client, Model, Msg
 
 PREFIX = "$JS.API."
 
@@ -27,18 +27,18 @@ def fill(client: Client, name: str = "S", count: int = 300, **config: Any) -> No
 
 def take(
     client: Client, name: str = "S", answering: bool = True, **request: Any
-) -> tuple[dict[str, Any], list[Letter]]:
+) -> tuple[dict[str, Any], list[Msg]]:
     """A snapshot: the answer and all that came, chunks answered as they come."""
     inbox = f"snap.{short_id()}"
     client.subscribe(inbox)
     answer = client.api(f"STREAM.SNAPSHOT.{name}", {"deliver_subject": inbox, **request})
     client.model.advance(HEAD_START_NS)
-    got: list[Letter] = []
-    while letters := [each for each in client.take() if each.subject == inbox]:
-        got += letters
-        for letter in letters:
-            if letter.reply and answering:
-                client.publish(letter.reply)
+    got: list[Msg] = []
+    while msgs := [each for each in client.take() if each.subject == inbox]:
+        got += msgs
+        for msg in msgs:
+            if msg.reply and answering:
+                client.publish(msg.reply)
     return answer, got
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.model.consuming import SECOND, World, ack_numbers, seqs
-from tests.support.model import Letter
+from tests.support.model import Msg
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.model.__exit__(None, None, None)
 
 
-def events(letters: list[Letter], word: str) -> list[dict[str, object]]:
-    return [json.loads(letter.data) for letter in letters if f".{word}." in letter.subject]
+def events(msgs: list[Msg], word: str) -> list[dict[str, object]]:
+    return [json.loads(msg.data) for msg in msgs if f".{word}." in msg.subject]
 
 
 # Numbers
@@ -106,8 +106,8 @@ def test_a_deleted_pending_message_is_done_and_reported(world: World) -> None:
     world.fetch(3)
     world.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>")
     world.client.api("STREAM.MSG.DELETE.S", {"seq": 1})
-    (told,) = events(world.client.take(), "MSG_TERMINATED")
-    assert (told["stream_seq"], told["reason"]) == (1, "Unacknowledged message was deleted")
+    (event,) = events(world.client.take(), "MSG_TERMINATED")
+    assert (event["stream_seq"], event["reason"]) == (1, "Unacknowledged message was deleted")
     assert world.numbers() == (3, 3, 1, 1, 2, 0, 2)
     world.client.api("STREAM.PURGE.S", {"seq": 3})
     assert world.numbers() == (3, 3, 2, 2, 1, 0, 2)
@@ -136,10 +136,10 @@ def test_backoff_then_given_up_with_one_advisory(world: World) -> None:
     for _ in range(100):
         got = world.pass_time(0.02)
         times += [(world.time - start) // 10_000_000 * 10 for _ in seqs(got)]
-        if told := events(got, "MAX_DELIVERIES"):
+        if given_up := events(got, "MAX_DELIVERIES"):
             break
     assert [round(each, -2) for each in times] == [200, 600]
-    assert [(each["stream_seq"], each["deliveries"]) for each in told] == [(1, 3)]
+    assert [(each["stream_seq"], each["deliveries"]) for each in given_up] == [(1, 3)]
     assert world.numbers() == (3, 1, 0, 0, 0, 1, 0)
     assert events(world.pass_time(3), "MAX_DELIVERIES") == []
 
@@ -150,8 +150,8 @@ def test_nak_now_later_and_progress(world: World) -> None:
     world.consumer(ack_wait=10 * SECOND)
     world.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_NAKED.>")
     one, two, three, four = world.fetch(4)
-    (told,) = events(world.ack(three, b"-NAK"), "MSG_NAKED")
-    assert (told["consumer_seq"], told["stream_seq"], told["deliveries"]) == (3, 3, 1)
+    (event,) = events(world.ack(three, b"-NAK"), "MSG_NAKED")
+    assert (event["consumer_seq"], event["stream_seq"], event["deliveries"]) == (3, 3, 1)
     world.ack(one, b"-NAK")
     world.ack(two, b'-NAK {"delay": 2000000000}')
     assert seqs(world.fetch(9)) == [3, 1], "in the order they were refused"
@@ -175,8 +175,8 @@ def test_terminated_messages_do_not_come_again(world: World) -> None:
     world.consumer(ack_wait=SECOND)
     world.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>")
     one, two = world.fetch(2)
-    (told,) = events(world.ack(one, b"+TERM not today"), "MSG_TERMINATED")
-    assert told["reason"] == "not today"
+    (event,) = events(world.ack(one, b"+TERM not today"), "MSG_TERMINATED")
+    assert event["reason"] == "not today"
     world.ack(two, b"+TERM")
     world.pass_time(2)
     assert world.fetch(5) == []
@@ -198,19 +198,19 @@ def test_double_acks_are_answered_whatever_they_say_but_next(world: World) -> No
     world.put(*["s.1"] * 5)
     world.consumer()
     got = world.fetch(4)
-    for letter, body in zip(got, (b"", b"-NAK", b"+WPI", b"bogus"), strict=True):
-        answer = world.client.request(letter.reply, body)
+    for msg, body in zip(got, (b"", b"-NAK", b"+WPI", b"bogus"), strict=True):
+        answer = world.client.request(msg.reply, body)
         assert answer is not None
         assert (answer.data, answer.headers) == (b"", None)
     assert world.client.request(got[0].reply, b"+ACK") is not None, "again"
     world.ack(got[2], b"+TERM")
-    (more,) = [letter for letter in world_next(world, got[3]) if letter.reply]
+    (more,) = [msg for msg in world_next(world, got[3]) if msg.reply]
     assert seqs([more]) == [2], "refused before, so it comes first"
     assert world.info()["num_ack_pending"] == 1
 
 
-def world_next(world: World, letter: Letter) -> list[Letter]:
-    world.client.publish(letter.reply, b"+NXT", "_INBOX.next")
+def world_next(world: World, msg: Msg) -> list[Msg]:
+    world.client.publish(msg.reply, b"+NXT", "_INBOX.next")
     return world.client.take()
 
 
@@ -273,7 +273,7 @@ def test_last_per_subject_then_everything_newer(world: World) -> None:
     world.put("s.2")
     got = world.fetch(10)
     assert seqs(got) == [3, 5, 6, 7]
-    assert [ack_numbers(letter)[3] for letter in got] == [3, 2, 1, 0]
+    assert [ack_numbers(msg)[3] for msg in got] == [3, 2, 1, 0]
 
 
 def test_several_filters_and_a_change_of_filter(world: World) -> None:
@@ -290,8 +290,8 @@ def test_headers_only(world: World) -> None:
     world.stream()
     world.put("s.1", data=b"12345")
     world.consumer(headers_only=True)
-    (letter,) = world.fetch(1)
-    assert (letter.headers, letter.data) == (b"NATS/1.0\r\nNats-Msg-Size: 5\r\n\r\n", b"")
+    (msg,) = world.fetch(1)
+    assert (msg.headers, msg.data) == (b"NATS/1.0\r\nNats-Msg-Size: 5\r\n\r\n", b"")
 
 
 def test_reset(world: World) -> None:
@@ -328,11 +328,11 @@ def test_interest_waits_for_every_consumer_that_wants_it(world: World) -> None:
     world.consumer("b", filter_subject="s.1")
     world.consumer("n", ack_policy="none", filter_subject="s.2")
     world.put("s.1", "s.2")
-    for letter in world.fetch(2, "a"):
-        world.ack(letter)
+    for msg in world.fetch(2, "a"):
+        world.ack(msg)
     assert world.client.api("STREAM.INFO.S")["state"]["messages"] == 2
-    (letter,) = world.fetch(2, "b")
-    world.ack(letter)
+    (msg,) = world.fetch(2, "b")
+    world.ack(msg)
     assert world.client.api("STREAM.INFO.S")["state"]["first_seq"] == 2
     world.fetch(1, "n")
     assert world.client.api("STREAM.INFO.S")["state"]["messages"] == 0
@@ -405,16 +405,16 @@ def test_an_ephemeral_consumer_goes_when_it_is_not_used(world: World) -> None:
     world.put("s.1")
     world.consumer("e", durable_name="", inactive_threshold=5 * SECOND)
     world.pass_time(4)
-    (letter,) = world.fetch(1, "e")
+    (msg,) = world.fetch(1, "e")
     world.pass_time(4)
-    world.ack(letter)
+    world.ack(msg)
     world.pass_time(4)
     world.pull("e", expires=20 * SECOND)
     world.pass_time(15)
     assert world.info("e")["num_waiting"] == 1, "a waiting request is use"
     world.client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.DELETED.>")
-    told = world.pass_time(11)
-    assert [event["consumer"] for event in events(told, "DELETED")] == ["e"]
+    got = world.pass_time(11)
+    assert [event["consumer"] for event in events(got, "DELETED")] == ["e"]
     assert world.info("e")["error"]["err_code"] == 10014
 
 

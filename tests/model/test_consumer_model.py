@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.model.consuming import SECOND, World, ack_numbers
-from tests.support.model import Letter
+from tests.support.model import Msg
 
 WAIT_S, MAX_DELIVER, MAX_PENDING = 5, 3, 6
 STEPS = st.lists(
@@ -39,7 +39,7 @@ class Sent:
     first: int
     due: int
     deliveries: int
-    letter: Letter
+    msg: Msg
 
 
 @dataclass
@@ -75,11 +75,11 @@ class Plain:
             if self.out[seq].deliveries >= MAX_DELIVER:
                 self.give_up(seq)
         again = self.queue[:count]
-        room = min(count - len(again), MAX_PENDING - len(self.out))
-        return again + [seq for seq in self.wanted if seq > self.last][: max(room, 0)]
+        free = min(count - len(again), MAX_PENDING - len(self.out))
+        return again + [seq for seq in self.wanted if seq > self.last][: max(free, 0)]
 
-    def sent(self, letter: Letter, now: int) -> None:
-        deliveries, seq, number, _ = ack_numbers(letter)
+    def sent(self, msg: Msg, now: int) -> None:
+        deliveries, seq, number, _ = ack_numbers(msg)
         self.number += 1
         assert number == self.number
         before = self.out.get(seq)
@@ -90,7 +90,7 @@ class Plain:
             assert deliveries == before.deliveries + 1
             self.queue.remove(seq)
         first = before.first if before is not None else number
-        self.out[seq] = Sent(first, now + WAIT_S * SECOND, deliveries, letter)
+        self.out[seq] = Sent(first, now + WAIT_S * SECOND, deliveries, msg)
 
 
 class Pair:
@@ -116,11 +116,11 @@ class Pair:
                     plain.wanted.append(plain.stored)
         elif kind == "fetch":
             expected = plain.next(number)
-            got = [letter for letter in world.pull(batch=number, no_wait=True) if letter.reply]
+            got = [msg for msg in world.pull(batch=number, no_wait=True) if msg.reply]
             world.pass_time(0)
-            assert [ack_numbers(letter)[1] for letter in got] == expected
-            for letter in got:
-                plain.sent(letter, world.time)
+            assert [ack_numbers(msg)[1] for msg in got] == expected
+            for msg in got:
+                plain.sent(msg, world.time)
             self.drop_requests()
         elif kind == "wait":
             world.pass_time(number)
@@ -154,7 +154,7 @@ class Pair:
     def answer(self, kind: str, seq: int) -> None:
         world, plain, sent = self.world, self.plain, self.plain.out[seq]
         bodies = {"ack": b"", "nak": b"-NAK", "later": b"-NAK 2s", "term": b"+TERM", "progress": b"+WPI"}
-        world.ack(sent.letter, bodies[kind])
+        world.ack(sent.msg, bodies[kind])
         if kind in ("ack", "term"):
             plain.finish(seq)
         elif kind == "nak" and seq not in plain.queue:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.model.consuming import MS, NEXT, SECOND, World, seqs
-from tests.support.model import Letter
+from tests.support.model import Msg
 
 
 @pytest.fixture
@@ -64,8 +64,10 @@ def test_bytes_end_a_request(world: World) -> None:
     world.consumer()
     got = world.pull(batch=5, max_bytes=200, expires=SECOND)
     assert seqs(got) == [1, 2]
-    (told,) = world.status(got)
-    assert told.startswith("409 Message Size Exceeds MaxBytes|Nats-Pending-Messages: 3|Nats-Pending-Bytes: ")
+    (status,) = world.status(got)
+    assert status.startswith(
+        "409 Message Size Exceeds MaxBytes|Nats-Pending-Messages: 3|Nats-Pending-Bytes: "
+    )
     assert world.status(world.pull(batch=5, max_bytes=20)) == [
         "409 Message Size Exceeds MaxBytes|Nats-Pending-Messages: 5|Nats-Pending-Bytes: 20"
     ]
@@ -75,9 +77,9 @@ def test_a_filled_request_says_what_is_left_of_its_bytes(world: World) -> None:
     world.put("s.1", "s.1")
     world.consumer()
     got = world.pull(batch=2, max_bytes=2000)
-    (told,) = world.status(got)
+    (status,) = world.status(got)
     assert seqs(got) == [1, 2]
-    assert told.startswith("409 Batch Completed|Nats-Pending-Messages: 0|Nats-Pending-Bytes: 19")
+    assert status.startswith("409 Batch Completed|Nats-Pending-Messages: 0|Nats-Pending-Bytes: 19")
 
 
 def test_heartbeats_while_nothing_happens(world: World) -> None:
@@ -159,7 +161,7 @@ def test_a_request_that_nobody_listens_for_takes_nothing(world: World) -> None:
     assert world.info()["num_waiting"] == 1
 
 
-def test_waiting_requests_are_told_of_the_end(world: World) -> None:
+def test_waiting_requests_get_the_end(world: World) -> None:
     world.consumer("gone")
     world.consumer("stays")
     for name in ("gone", "stays"):
@@ -173,8 +175,8 @@ def test_waiting_requests_are_told_of_the_end(world: World) -> None:
 
 
 def test_a_consumer_that_is_not_there(world: World) -> None:
-    (letter,) = world.pull("nobody")
-    assert letter.headers == b"NATS/1.0 503\r\nNats-Subject: $JS.API.CONSUMER.MSG.NEXT.S.nobody\r\n\r\n"
+    (msg,) = world.pull("nobody")
+    assert msg.headers == b"NATS/1.0 503\r\nNats-Subject: $JS.API.CONSUMER.MSG.NEXT.S.nobody\r\n\r\n"
 
 
 # Priority groups
@@ -213,8 +215,8 @@ def test_pinned_goes_to_one_client_until_it_is_unpinned(world: World) -> None:
     grouped(world, "pinned_client", priority_timeout=10 * SECOND)
     world.put(*["s.1"] * 6)
 
-    def pin_of(letters: list[Letter]) -> str:
-        headers = letters[0].headers or b""
+    def pin_of(msgs: list[Msg]) -> str:
+        headers = msgs[0].headers or b""
         return headers.split(b"Nats-Pin-Id: ")[1].split(b"\r\n")[0].decode()
 
     first = world.pull(batch=1, group="G")

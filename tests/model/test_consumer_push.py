@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.model.consuming import MS, SECOND, World, ack_numbers, seqs
-from tests.support.model import Letter
+from tests.support.model import Msg
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def test_everything_goes_to_whoever_listens(world: World) -> None:
     assert world.numbers() == (0, 0, 0, 0, 0, 0, 3)
     world.client.subscribe("out")
     got = world.client.take()
-    assert [letter.subject for letter in got] == ["s.1"] * 3
-    assert [ack_numbers(letter) for letter in got] == [(1, 1, 1, 2), (1, 2, 2, 1), (1, 3, 3, 0)]
+    assert [msg.subject for msg in got] == ["s.1"] * 3
+    assert [ack_numbers(msg) for msg in got] == [(1, 1, 1, 2), (1, 2, 2, 1), (1, 3, 3, 0)]
     assert world.info()["push_bound"] is True
     world.put("s.1")
     assert seqs(world.client.take()) == [4]
@@ -53,7 +53,7 @@ def test_unacked_messages_come_again(world: World) -> None:
     one, two = world.client.take()
     world.ack(one)
     again = world.pass_time(1.1)
-    assert [ack_numbers(letter) for letter in again] == [(2, 2, 3, 0)]
+    assert [ack_numbers(msg) for msg in again] == [(2, 2, 3, 0)]
     world.ack(two)
     assert world.numbers() == (3, 2, 3, 2, 0, 0, 0)
 
@@ -66,7 +66,7 @@ def test_another_deliver_subject_gets_the_pending_ones_at_once(world: World) -> 
     listener.unsubscribe_all()
     world.consumer(deliver_subject="elsewhere")
     listener.subscribe("elsewhere")
-    assert [ack_numbers(letter)[:2] for letter in listener.take()] == [(2, 1), (2, 2)]
+    assert [ack_numbers(msg)[:2] for msg in listener.take()] == [(2, 1), (2, 2)]
 
 
 def test_a_queue_group_shares(world: World) -> None:
@@ -91,8 +91,8 @@ def test_heartbeats_when_idle(world: World) -> None:
     assert world.pass_time(1) == []
 
 
-def flow_requests(letters: list[Letter]) -> list[Letter]:
-    return [letter for letter in letters if letter.headers == b"NATS/1.0 100 FlowControl Request\r\n\r\n"]
+def flow_requests(msgs: list[Msg]) -> list[Msg]:
+    return [msg for msg in msgs if msg.headers == b"NATS/1.0 100 FlowControl Request\r\n\r\n"]
 
 
 def test_flow_control_stops_after_a_window_and_goes_on_after_an_answer(world: World) -> None:

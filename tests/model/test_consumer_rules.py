@@ -29,9 +29,9 @@ def apply_defaults(
 
 
 def refused(*args: Any, **fields: Any) -> int:
-    with pytest.raises(ApiError) as told:
+    with pytest.raises(ApiError) as raised:
         apply_defaults(*args, **fields)
-    return told.value.err_code
+    return raised.value.err_code
 
 
 def test_what_is_left_open_is_filled_in() -> None:
@@ -108,9 +108,9 @@ def test_one_consumer_per_message_of_a_work_queue(
     if number is None:
         consumer_rules.check_beside(config, QUEUE, others)
         return
-    with pytest.raises(ApiError) as told:
+    with pytest.raises(ApiError) as raised:
         consumer_rules.check_beside(config, QUEUE, others)
-    assert told.value.err_code == number
+    assert raised.value.err_code == number
 
 
 def test_what_may_change() -> None:
@@ -127,11 +127,11 @@ def test_what_may_change() -> None:
         with pytest.raises(ApiError, match="can not"):
             consumer_changes.check_update(before, wanted, active=False)
     push = apply_defaults(durable_name="d", deliver_subject="one")
-    with pytest.raises(ApiError) as told:
+    with pytest.raises(ApiError) as raised:
         consumer_changes.check_update(
             push, apply_defaults(durable_name="d", deliver_subject="two"), active=True
         )
-    assert told.value.err_code == 10013
+    assert raised.value.err_code == 10013
     moved = consumer_changes.check_update(
         push, apply_defaults(durable_name="d", deliver_subject="two"), active=False
     )

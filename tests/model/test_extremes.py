@@ -50,7 +50,7 @@ def consumer(client: Client, name: str, **config: Any) -> dict[str, Any]:
 
 def pull(client: Client, name: str, **fields: Any) -> list[bytes]:
     client.publish(f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", json.dumps(fields).encode(), "_INBOX.p")
-    return [letter.data or letter.headers or b"" for letter in client.take()]
+    return [msg.data or msg.headers or b"" for msg in client.take()]
 
 
 @pytest.mark.parametrize("when", TIMES)
@@ -111,7 +111,7 @@ def test_a_stream_begins_where_there_is_something_left(client: Client) -> None:
     assert stored is not None and stored.json()["seq"] == FIRST_SEQ_MAX
 
 
-def test_clients_are_not_told_where_the_store_is(
+def test_clients_do_not_learn_where_the_store_is(
     model: Model, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file where the directory of a new stream would be: the answer says so, the path is in the log alone."""

@@ -19,7 +19,7 @@ from tests.support.memory_model import MemoryModel, Publish, StillClock, headers
 from tests.support.peers import NatsServer
 from tests.support.rawclient import RawClient
 
-Told = tuple[int, str]
+Answer = tuple[int, str]
 """The sequence, and `duplicate` or the error's description."""
 ID, LAST, LAST_HERE = "Nats_Msg_Id", "Nats_Expected_Last_Sequence", "Nats_Expected_Last_Subject_Sequence"
 LAST_ID, ROLLUP = "Nats_Expected_Last_Msg_Id", "Nats_Rollup"
@@ -48,8 +48,8 @@ class Server:
             answer = self.wire.api(f"CONSUMER.DURABLE.CREATE.S.c{number}", body)
             assert "error" not in answer, answer
 
-    def ask(self, requests: list[Publish]) -> list[Told]:
-        return [told(letter.json() if letter else None) for letter in self.wire.ask(requests)]
+    def ask(self, requests: list[Publish]) -> list[Answer]:
+        return [short(msg.json() if msg else None) for msg in self.wire.ask(requests)]
 
     def content(self) -> tuple[Any, ...]:
         """Messages, the stream's numbers, the consumers' numbers."""
@@ -62,7 +62,7 @@ class Server:
         return messages, state, [(each["num_pending"], each["delivered"]) for each in listed]
 
 
-def told(answer: dict[str, Any] | None) -> Told:
+def short(answer: dict[str, Any] | None) -> Answer:
     assert answer is not None, "a publish was not answered"
     if "error" in answer:
         return answer["seq"], answer["error"]["description"]
@@ -71,7 +71,7 @@ def told(answer: dict[str, Any] | None) -> Told:
 
 def both_ways(
     requests: list[Publish], config: dict[str, Any], filters: tuple[str, ...] = (), before: int = 0
-) -> list[Told]:
+) -> list[Answer]:
     """The answers to one buffer, which are those to single requests."""
     together, alone = Server(config, filters), Server(config, filters)
     try:
@@ -90,7 +90,7 @@ def both_ways(
 
 WRONG = "wrong last sequence: {}"
 FULL = "maximum messages exceeded"
-CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], list[Publish], list[Told]]] = {
+CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], list[Publish], list[Answer]]] = {
     "one id twice": (
         {},
         (),
@@ -266,8 +266,8 @@ def test_what_a_later_message_replaces_is_in_the_way_of_an_earlier_one() -> None
     """Bytes are full with the second message: the first one goes, although the third replaces the second."""
     large, small = pub("s.b", b"x" * 30), pub("s.b", b"")
     config = {"max_bytes": 150, "max_msgs_per_subject": 1}
-    told = both_ways([pub("s.a", b"x" * 30, Nats_Msg_Id="x"), large, small], config)
-    assert [sequence for sequence, _ in told] == [1, 2, 3]
+    answers = both_ways([pub("s.a", b"x" * 30, Nats_Msg_Id="x"), large, small], config)
+    assert [sequence for sequence, _ in answers] == [1, 2, 3]
 
 
 @settings(max_examples=300)
@@ -287,8 +287,8 @@ def test_the_named_answers_are_those_of_nats_server(nats_server: Callable[..., N
     with RawClient(nats_server("2.15.2").port) as client:
 
         def ask(subject: str, data: bytes, block: bytes | None = None) -> dict[str, Any]:
-            (letter,) = client.request_many(subject, data, block)
-            return letter.json()
+            (msg,) = client.request_many(subject, data, block)
+            return msg.json()
 
         def api(endpoint: str, body: object) -> None:
             answer = ask(f"$JS.API.{endpoint}", json.dumps(body).encode())
@@ -300,5 +300,5 @@ def test_the_named_answers_are_those_of_nats_server(nats_server: Callable[..., N
             for at, filter in enumerate(filters):
                 consumer = {"durable_name": f"c{at}", "ack_policy": "explicit", "filter_subject": filter}
                 api(f"CONSUMER.DURABLE.CREATE.{stream}.c{at}", {"stream_name": stream, "config": consumer})
-            assert [told(ask(subject, data, block)) for subject, block, data in requests] == wanted, name
+            assert [short(ask(subject, data, block)) for subject, block, data in requests] == wanted, name
             api(f"STREAM.DELETE.{stream}", {})

@@ -39,8 +39,8 @@ def test_one_refused_message_does_not_take_the_others_with_it() -> None:
     server = Server({"max_msg_size": 10}, ())
     try:
         long, short = pub("s.a", b"x" * 11), pub("s.a", b"x" * 10)
-        told = server.ask([short, long, short, short, long])
-        assert [sequence for sequence, _ in told] == [1, 0, 2, 3, 0]
+        answers = server.ask([short, long, short, short, long])
+        assert [sequence for sequence, _ in answers] == [1, 0, 2, 3, 0]
         assert server.ask([long])[0][1] == "message size exceeds maximum allowed"
         assert server.ask([short]) == [(4, "")]
     finally:
@@ -141,7 +141,7 @@ class Fetcher:
         lines = [line_of(reply, inbox, None, word), line_of(NEXT, f"_INBOX.next.{which}", None, b"")]
         for piece in [b"".join(lines)] if self.together else lines:
             wire.send(piece)
-        self.seen += [letter.reply for letter in wire.take() if letter.reply.startswith("$JS.ACK.")]
+        self.seen += [msg.reply for msg in wire.take() if msg.reply.startswith("$JS.ACK.")]
 
     def state(self) -> tuple[object, ...]:
         info = self.server.wire.api("CONSUMER.INFO.S.c")
@@ -160,10 +160,10 @@ class Fetcher:
     ),
 )
 def test_an_ack_and_a_request_in_one_packet(
-    rounds: list[tuple[bytes, int, bool]], room: int, kind: tuple[str, str]
+    rounds: list[tuple[bytes, int, bool]], pending_max: int, kind: tuple[str, str]
 ) -> None:
     """The request may be served before the ack is noted; nobody can tell."""
-    config = {"ack_policy": kind[0], "max_ack_pending": room, "retention": kind[1]}
+    config = {"ack_policy": kind[0], "max_ack_pending": pending_max, "retention": kind[1]}
     both = [Fetcher(dict[str, object](config), together) for together in (True, False)]
     try:
         for each in rounds:

@@ -137,9 +137,9 @@ class ModelMachine(RuleBasedStateMachine):
             )
             sent.append((subject, headers, data))
             answers.append(self.plain.publish(subject, headers, data, expect, self.clock()))
-        for letter, answer in zip(self.wire.ask(sent), answers, strict=True):
-            assert letter is not None, f"no answer, wanted {answer}"
-            assert parse_ack(letter.json()) == answer, f"{letter.data!r}, not {answer}"
+        for msg, answer in zip(self.wire.ask(sent), answers, strict=True):
+            assert msg is not None, f"no answer, wanted {answer}"
+            assert parse_ack(msg.json()) == answer, f"{msg.data!r}, not {answer}"
 
     # Consuming
 
@@ -149,12 +149,12 @@ class ModelMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.plain.consumers)))
         messages = dict(self.plain.live)
         wanted, ended = self.plain.fetch(name, batch, self.clock())
-        got, told = self.wire.fetch("S", name, batch)
+        got, statuses = self.wire.fetch("S", name, batch)
         assert [each.numbers for each in got] == wanted, f"{[each.numbers for each in got]}, not {wanted}"
-        assert told == (["NATS/1.0 404 No Messages"] if ended else []), f"{told} after {wanted}"
+        assert statuses == (["NATS/1.0 404 No Messages"] if ended else []), f"{statuses} after {wanted}"
         for each in got:
             message = messages[each.seq]
-            assert (each.letter.subject, each.letter.headers, each.letter.data) == message[:3]
+            assert (each.msg.subject, each.msg.headers, each.msg.data) == message[:3]
         self.seen[name] += got
 
     @precondition(lambda self: any(self.seen.values()))
@@ -175,12 +175,10 @@ class ModelMachine(RuleBasedStateMachine):
         chosen = [data.draw(st.sampled_from(self.seen[name][-12:])) for _ in kinds]
         pairs = list(zip(chosen, kinds, strict=True))
         if double:
-            answers = self.wire.ask([(got.letter.reply, None, kind) for got, kind in pairs])
-            assert all(
-                letter is not None and letter[2:] == (None, b"") for letter in map(plain_tuple, answers)
-            )
+            answers = self.wire.ask([(got.msg.reply, None, kind) for got, kind in pairs])
+            assert all(msg is not None and msg[2:] == (None, b"") for msg in map(plain_tuple, answers))
         else:
-            self.wire.send(b"".join(line_of(got.letter.reply, "", None, kind) for got, kind in pairs))
+            self.wire.send(b"".join(line_of(got.msg.reply, "", None, kind) for got, kind in pairs))
         now = self.clock()
         for got, kind in pairs:
             if name not in self.plain.consumers:
@@ -252,13 +250,13 @@ class ModelMachine(RuleBasedStateMachine):
         wanted = self.plain.state()
         assert {key: info.get(key, 0) for key in wanted} == wanted, f"{info}, not {wanted}"
         for name, consumer in self.plain.consumers.items():
-            told = self.wire.api(f"CONSUMER.INFO.S.{name}")
+            info = self.wire.api(f"CONSUMER.INFO.S.{name}")
             shown = {
-                "delivered": (told["delivered"]["consumer_seq"], told["delivered"]["stream_seq"]),
-                "ack pending": told["num_ack_pending"],
-                "redelivered": told["num_redelivered"],
-                "pending": told["num_pending"],
-                "floor": (told["ack_floor"]["consumer_seq"], told["ack_floor"]["stream_seq"]),
+                "delivered": (info["delivered"]["consumer_seq"], info["delivered"]["stream_seq"]),
+                "ack pending": info["num_ack_pending"],
+                "redelivered": info["num_redelivered"],
+                "pending": info["num_pending"],
+                "floor": (info["ack_floor"]["consumer_seq"], info["ack_floor"]["stream_seq"]),
             }
             expected = {
                 "delivered": consumer.delivered,
@@ -278,12 +276,12 @@ class ModelMachine(RuleBasedStateMachine):
 def parse_ack(body: dict[str, Any]) -> PubAck:
     assert body["stream"] == "S"
     error = body.get("error")
-    told = None if error is None else (error["code"], error["err_code"], error["description"])
-    return PubAck(body["seq"], body.get("duplicate", False), told)
+    problem = None if error is None else (error["code"], error["err_code"], error["description"])
+    return PubAck(body["seq"], body.get("duplicate", False), problem)
 
 
-def plain_tuple(letter: Any) -> Any:
-    return None if letter is None else (letter.subject, letter.reply, letter.headers, letter.data)
+def plain_tuple(msg: Any) -> Any:
+    return None if msg is None else (msg.subject, msg.reply, msg.headers, msg.data)
 
 
 def test_the_server_does_what_the_plain_model_does() -> None:

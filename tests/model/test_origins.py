@@ -277,7 +277,7 @@ def test_updates(model: Model) -> None:
     assert [each.data for each in records(model, "M")] == [b"1", b"3", b"own"]
 
 
-def test_what_has_no_room_waits(model: Model) -> None:
+def test_what_does_not_fit_waits(model: Model) -> None:
     client = model.client()
     create(client, "A", subjects=["a"])
     for number in range(5):

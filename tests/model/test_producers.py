@@ -29,7 +29,7 @@ from headrace.layouts.jetstream.store import history
 from headrace.streams.limits import ServerFacts
 from headrace.streams.stream import producers
 from tests.support.memory_model import ROOT, SECOND, MemoryModel, StillClock, headers_of
-from tests.support.model import Client, Letter, Model
+from tests.support.model import Client, Model, Msg
 
 WINDOW = 20 * SECOND + 500_000_000
 SIDE_FILE = f"{ROOT}/jetstream/$G/streams/S/headrace/producers"
@@ -100,23 +100,21 @@ class ProducerMachine(RuleBasedStateMachine):
                 Headrace_Producer=name,
             )
             requests.append((f"s.{at % 3}", headers, data))
-        for sent, letter in zip(messages, self.wire.ask(requests), strict=True):
-            self._check(sent, letter)
+        for sent, msg in zip(messages, self.wire.ask(requests), strict=True):
+            self._check(sent, msg)
 
-    def _check(
-        self, sent: tuple[str | None, int, int, str | None, str, bytes], letter: Letter | None
-    ) -> None:
+    def _check(self, sent: tuple[str | None, int, int, str | None, str, bytes], msg: Msg | None) -> None:
         name, number, left_out, msg_id, _, _ = sent
         done: set[int] = set() if name is None else self.done.get(name, set())
         seq, time_ns = self.ids.get(msg_id or "", (0, 0))
         in_window = msg_id is not None and seq > 0 and time_ns + WINDOW > self.clock.now_ns
-        assert letter is not None
+        assert msg is not None
         if in_window or number in done:
             known = seq if in_window else 0
-            assert letter.json() == {"stream": "S", "seq": known, "duplicate": True}, letter
+            assert msg.json() == {"stream": "S", "seq": known, "duplicate": True}, msg
             return
         self.last += 1
-        assert letter.json() == {"stream": "S", "seq": self.last}, letter
+        assert msg.json() == {"stream": "S", "seq": self.last}, msg
         if name is not None:
             self.done.setdefault(name, set()).update(range(max(number - left_out, 0), number + 1))
         elif msg_id is not None:
@@ -238,9 +236,9 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     wire.api("STREAM.CREATE.S", {"name": "S"})
 
     def publish(headers: bytes | None) -> dict[str, Any]:
-        letter = wire.request("S", b"x", headers)
-        assert letter is not None
-        return letter.json()
+        msg = wire.request("S", b"x", headers)
+        assert msg is not None
+        return msg.json()
 
     bad = [
         headers_of(Headrace_Producer="a"),
@@ -269,7 +267,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wire.api("STREAM.INFO.S")["state"]["messages"] == 5
 
 
-def test_closed_producers_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_producers_free_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closed: everything is done. It stays an hour, so that who still sends sends duplicates; then it goes when room is needed."""
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
     model, wire = opened(Disk.memory())
@@ -329,12 +327,12 @@ def test_a_source_and_a_mirror_carry_the_headers_and_check_nothing(tmp_path: Pat
 
 
 def _said(client: Client, subject: str, headers: bytes | None) -> dict[str, Any]:
-    letter = client.request(subject, b"x", headers)
-    assert letter is not None
-    return letter.json()
+    msg = client.request(subject, b"x", headers)
+    assert msg is not None
+    return msg.json()
 
 
-def test_a_damaged_checkpoint_is_told_and_the_records_are_read() -> None:
+def test_a_damaged_checkpoint_is_reported_and_the_records_are_read() -> None:
     disk = Disk.memory()
     model, wire = opened(disk)
     wire.api("STREAM.CREATE.S", {"name": "S"})
@@ -348,7 +346,7 @@ def test_a_damaged_checkpoint_is_told_and_the_records_are_read() -> None:
     assert wire.request("S", b"x", marked("a", 5)).json()["seq"] == 6
 
 
-def test_a_restored_stream_knows_what_its_messages_tell(tmp_path: Path) -> None:
+def test_a_restored_stream_knows_the_numbers_of_its_messages(tmp_path: Path) -> None:
     """A snapshot carries no checkpoint: numbers whose messages were gone are not known, all others are."""
     with Model(tmp_path / "a") as model:
         client = model.client()

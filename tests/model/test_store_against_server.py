@@ -154,9 +154,9 @@ class Pair:
             self.restart()
 
     def compare(self) -> None:
-        told, state = self.api.state("S", ">"), self.store.state()
-        assert ours(state) == theirs(told)
-        assert {s: c.msgs for s, c in self.store.subjects_state(">").items()} == (told.get("subjects") or {})
+        real, state = self.api.state("S", ">"), self.store.state()
+        assert ours(state) == theirs(real)
+        assert {s: c.msgs for s, c in self.store.subjects_state(">").items()} == (real.get("subjects") or {})
         wanted = self.rng.choice(FILTERS[:-2])
         counted = self.api.state("S", wanted).get("subjects") or {}
         assert {s: c.msgs for s, c in self.store.subjects_state(wanted).items()} == counted
@@ -212,19 +212,19 @@ def ours(state: LogState) -> dict[str, Any]:
     }
 
 
-def theirs(told: dict[str, Any]) -> dict[str, Any]:
-    if told["last_seq"] == 0:
+def theirs(state: dict[str, Any]) -> dict[str, Any]:
+    if state["last_seq"] == 0:
         # Of a stream that never had a message the server counts sequence 0 as deleted, and after a purge it
         # says that 1 is the first; here nothing is deleted and the first is 0.
-        told = told | {"num_deleted": 0, "deleted": [], "first_seq": 0}
+        state = state | {"num_deleted": 0, "deleted": [], "first_seq": 0}
     return {
-        "messages": told["messages"],
-        "bytes": told["bytes"],
-        "first_seq": told["first_seq"],
-        "last_seq": told["last_seq"],
-        "num_deleted": told.get("num_deleted", 0),
-        "deleted": sorted(told.get("deleted") or []),
-        "num_subjects": told.get("num_subjects", 0),
+        "messages": state["messages"],
+        "bytes": state["bytes"],
+        "first_seq": state["first_seq"],
+        "last_seq": state["last_seq"],
+        "num_deleted": state.get("num_deleted", 0),
+        "deleted": sorted(state.get("deleted") or []),
+        "num_subjects": state.get("num_subjects", 0),
     }
 
 

@@ -152,11 +152,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def listen(self) -> None:
         state = self.store.fast_state()
-        self.told_msgs, self.told_bytes = state.messages, state.bytes
+        self.counted_msgs, self.counted_bytes = state.messages, state.bytes
 
         def hear(msgs: int, size: int, seq: int, subject: str) -> None:
-            self.told_msgs += msgs
-            self.told_bytes += size
+            self.counted_msgs += msgs
+            self.counted_bytes += size
 
         self.store.register_storage_updates(hear)
 
@@ -433,7 +433,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert state.num_subjects == len({message.subject for message in model.live.values()})
         assert state.deleted == model.deleted()
         assert state.num_deleted == len(state.deleted)
-        assert (self.told_msgs, self.told_bytes) == (state.messages, state.bytes)
+        assert (self.counted_msgs, self.counted_bytes) == (state.messages, state.bytes)
         total, reported = self.store.utilization()
         assert reported == state.bytes
         if self.config.compression == "none":

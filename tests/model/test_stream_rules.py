@@ -25,9 +25,9 @@ def apply_defaults(pedantic: bool = False, **fields: Any) -> StreamConfig:
 
 
 def refused(pedantic: bool = False, **fields: Any) -> ApiError:
-    with pytest.raises(ApiError) as told:
+    with pytest.raises(ApiError) as raised:
         apply_defaults(pedantic, **fields)
-    return told.value
+    return raised.value
 
 
 def test_what_is_left_open_is_filled_in() -> None:
@@ -111,9 +111,9 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> StreamConfig:
     ],
 )
 def test_what_must_stay_stays(before: dict[str, Any], after: dict[str, Any], number: int) -> None:
-    with pytest.raises(ApiError) as told:
+    with pytest.raises(ApiError) as raised:
         changed(before, after)
-    assert told.value.err_code == number
+    assert raised.value.err_code == number
 
 
 def test_updates_that_work() -> None:

@@ -253,8 +253,8 @@ def test_a_dry_run_says_what_is_lost_and_writes_nothing(
     said = capsys.readouterr().out
     assert "lost    keys" in said and "lost    headers" in said and "orders-3 → orders.3" in said
     assert run([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["messages"], told["verified"], told["dry_run"]) == (4, False, True)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["messages"], report["verified"], report["dry_run"]) == (4, False, True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["kafka"]
 
 
@@ -263,13 +263,13 @@ class Stop(Exception):
 
 
 def stop_after(calls: int) -> Callable[[int, int], None]:
-    def tell(_done: int, _total: int) -> None:
+    def report_progress(_done: int, _total: int) -> None:
         nonlocal calls
         calls -= 1
         if calls < 0:
             raise Stop
 
-    return tell
+    return report_progress
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -359,11 +359,11 @@ def test_a_target_that_differs_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "out").exists()
 
 
-def test_damage_in_the_source_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_in_the_source_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = vectors.ROOT / "nats_streaming/0.25.6/bad-crc-middle-record"
     assert run(["convert", str(path), str(tmp_path / "js"), "--to", "jetstream", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["verified"] and any(log["damage"] for log in told["logs"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["verified"] and any(log["damage"] for log in report["logs"])
 
 
 @pytest.mark.parametrize("target", LAYOUTS)

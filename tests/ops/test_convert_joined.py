@@ -85,11 +85,11 @@ def test_by_time_with_the_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             assert state.ack_floor.stream == open_ones[0] - 1
     assert report.logs[0].readers == ["billing", "late"] and report.verified
     assert len({log.source_hash for log in report.logs}) == PARTITIONS
-    told = {row.what: (row.fate, row.how) for row in report.losses}
-    assert told["offsets in ORDERS"] == ("changed", "sequences are numbered anew from 1 without gaps")
-    assert "offsets" not in told and "readers" not in told
-    assert told["order in ORDERS"][1].startswith("merged by time")
-    assert told["readers of ORDERS"][0] == "changed"
+    rows = {row.what: (row.fate, row.how) for row in report.losses}
+    assert rows["offsets in ORDERS"] == ("changed", "sequences are numbered anew from 1 without gaps")
+    assert "offsets" not in rows and "readers" not in rows
+    assert rows["order in ORDERS"][1].startswith("merged by time")
+    assert rows["readers of ORDERS"][0] == "changed"
 
 
 def test_one_after_the_other_with_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,13 +114,19 @@ def test_interrupted_it_goes_on(target: str, tmp_path: Path, monkeypatch: pytest
     class Stop(Exception):
         pass
 
-    def tell(done: int, _total: int) -> None:
+    def report_progress(done: int, _total: int) -> None:
         if done > PARTITIONS * EACH // 2:
             raise Stop
 
     monkeypatch.setattr(joining, "READ_MESSAGES", 90)
     with pytest.raises(Stop):
-        convert(str(tmp_path / "k"), str(tmp_path / "out"), target, rules=[f"orders-*={name}"], progress=tell)
+        convert(
+            str(tmp_path / "k"),
+            str(tmp_path / "out"),
+            target,
+            rules=[f"orders-*={name}"],
+            progress=report_progress,
+        )
     monkeypatch.setattr(joining, "READ_MESSAGES", 55)
     report = convert(str(tmp_path / "k"), str(tmp_path / "out"), target, rules=[f"orders-*={name}"])
     assert report.resumed and report.verified
@@ -267,8 +273,8 @@ def test_options_of_the_target(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run([*kafka_words, "-o", "segment.bytes=1000000"]) == 0
     capsys.readouterr()
     assert run([*words, "-o", "retention=workqueue", "-o", "compression=s2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["logs"][0]["positions"] == "shifted"
+    result = json.loads(capsys.readouterr().out)
+    assert result["logs"][0]["positions"] == "shifted"
     with JetStreamVolume(str(tmp_path / "js"), mode="rw") as volume:
         store = volume.open("jobs")
         assert (store.config.retention, store.config.compression) == ("workqueue", "s2")

@@ -150,13 +150,13 @@ def test_dead_letters_of_a_live_server(tmp_path: Path, capsys: pytest.CaptureFix
             connection.api("STREAM.CREATE.JOBS", {"name": "JOBS", "subjects": ["jobs.*"], "storage": "file"})
         publish(("jobs.a", b"one"), ("jobs.b", b"two"))
         publish(given_up(1), given_up(2))
-        assert [(told["republished"], told["duplicates"]) for told in (again(2), again(2))] == [
+        assert [(run_json["republished"], run_json["duplicates"]) for run_json in (again(2), again(2))] == [
             (2, 0),
             (0, 2),
         ]
         publish(given_up(3), given_up(4))
-        told = again(1)
-        assert [each["seq"] for each in told["spent"]] == [3, 4] and told["republished"] == 0
+        run_json = again(1)
+        assert [each["seq"] for each in run_json["spent"]] == [3, 4] and run_json["republished"] == 0
         again(2)
         jobs = list(ServerVolume(access).open("JOBS"))
     assert [(each.subject, each.data) for each in jobs] == [("jobs.a", b"one"), ("jobs.b", b"two")] * 3
@@ -197,7 +197,7 @@ def test_dead_letters_go_to_the_stream_that_is_meant(
 def test_events_that_a_server_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing made up: a consumer that never acks gives up its messages, another acks and is sampled."""
 
-    def told(*words: str) -> dict[str, Any]:
+    def run_json(*words: str) -> dict[str, Any]:
         capsys.readouterr()
         assert run(["pipeline", *words, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
@@ -234,13 +234,15 @@ def test_events_that_a_server_makes(tmp_path: Path, capsys: pytest.CaptureFixtur
         while len(letters) < 2 and time.monotonic() < until:
             pull("DEAF")
             time.sleep(0.1)
-            letters = told("dlq", server.url, "--dry-run")["letters"]
+            letters = run_json("dlq", server.url, "--dry-run")["letters"]
         found = {(each["stream"], each["seq"], each["consumer"], each["deliveries"]) for each in letters}
         assert found == {("JOBS", 1, "DEAF", 2), ("JOBS", 2, "DEAF", 2)}
-        rows = {row["consumer"]: row for row in told("health", server.url)["totals"]}
+        rows = {row["consumer"]: row for row in run_json("health", server.url)["totals"]}
         assert (rows["GOOD"]["samples"], rows["GOOD"]["lag"], rows["DEAF"]["given_up"]) == (2, 0, 2)
         assert 0 < rows["GOOD"]["ack_p50_ns"] <= rows["GOOD"]["ack_p99_ns"] < 15_000_000_000
-        assert told("dlq", server.url)["republished"] == 2 and told("dlq", server.url)["duplicates"] == 2
+        assert (
+            run_json("dlq", server.url)["republished"] == 2 and run_json("dlq", server.url)["duplicates"] == 2
+        )
         jobs = list(ServerVolume(read_access(server.url)).open("JOBS"))
     assert [(each.subject, each.data) for each in jobs] == [("jobs.a", b"one"), ("jobs.b", b"two")] * 2
     assert jobs[2].header_map["Headrace-Dlq-Consumer"] == ["DEAF"]

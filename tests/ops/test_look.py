@@ -47,20 +47,20 @@ def test_inspect_agrees_with_the_server(jetstream_vector: vectors.Vector) -> Non
     view = inspect(str(store))
     assert view.sound and view.product == "NATS JetStream"
     for stream in view.streams:
-        told = jetstream_vector.streams()[stream.name]
+        expected = jetstream_vector.streams()[stream.name]
         assert stream.state is not None and stream.config is not None and stream.overhead is not None
         for name in ("messages", "bytes", "first_seq", "last_seq"):
-            assert getattr(stream.state, name) == told["state"][name], (stream.name, name)
-        assert stream.created_ns == parse_time_ns(told["created"])
-        assert stream.config.get("subjects", []) == told["config"].get("subjects", [])
+            assert getattr(stream.state, name) == expected["state"][name], (stream.name, name)
+        assert stream.created_ns == parse_time_ns(expected["created"])
+        assert stream.config.get("subjects", []) == expected["config"].get("subjects", [])
         assert sum(block.live_messages for block in stream.blocks) == stream.state.messages
         payload = sum(message.data_len for message in jetstream_vector.messages(stream.name))
         assert stream.overhead.payload_bytes == payload
-        assert stream.overhead.record_bytes == told["state"]["bytes"]
+        assert stream.overhead.record_bytes == expected["state"]["bytes"]
         assert [row.newest for row in stream.blocks].count(True) == 1
-        assert {row.name for row in stream.consumers} == set(told["consumers"])
+        assert {row.name for row in stream.consumers} == set(expected["consumers"])
         for row in stream.consumers:
-            saved = told["consumers"][row.name]["o_dat"] or {}
+            saved = expected["consumers"][row.name]["o_dat"] or {}
             assert row.delivered == saved.get("delivered_stream", 0)
             assert row.ack_floor == saved.get("ack_floor_stream", 0)
             assert row.pending == len(saved.get("pending", ()))
@@ -69,7 +69,7 @@ def test_inspect_agrees_with_the_server(jetstream_vector: vectors.Vector) -> Non
     assert fingerprint(store) == before
 
 
-def test_inspect_tells_eras_apart() -> None:
+def test_inspect_distinguishes_eras() -> None:
     eras = {
         version: {
             stream.era for stream in inspect(str(vectors.load("jetstream", version).folder / "store")).streams

@@ -56,7 +56,7 @@ def copy(layout: str, target: Path) -> tuple[Path, str]:
         return target, volume.logs()[0]
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
     capsys.readouterr()
     code = run([*words, "--json"])
     return code, json.loads(capsys.readouterr().out)
@@ -76,7 +76,7 @@ def test_it_is_named(
     assert len(found) == 1 and what in found[0].what and found[0].file_bytes >= len(BYTES)
     assert str(put).startswith(found[0].path)
     for command in ("inspect", "verify"):
-        code, seen = told(capsys, command, str(path))
+        code, seen = run_json(capsys, command, str(path))
         assert code in (1, 2) and seen["sound"] is False
         assert [place["path"] for place in seen["unread"] if place["may_hold_messages"]] == [found[0].path]
         assert run([command, str(path)]) == code
@@ -92,7 +92,7 @@ def test_it_is_named(
 
 
 @pytest.mark.parametrize("layout", STORES)
-def test_a_conversion_stops_unless_told(
+def test_a_conversion_stops_without_the_option(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, log = copy(layout, tmp_path / "store")
@@ -107,7 +107,7 @@ def test_a_conversion_stops_unless_told(
         out = capsys.readouterr().out
         assert "not read (1,234 bytes" in out and "nothing was written" in out and "--unread-ok" in out
         assert not (tmp_path / "out").exists() and not list(tmp_path.glob("out.*"))
-    code, seen = told(capsys, *command, "--unread-ok")
+    code, seen = run_json(capsys, *command, "--unread-ok")
     assert code == (1 if any(each["damage"] for each in seen["logs"]) else 0) and seen["unread"]
     assert (tmp_path / "out").exists()
     assert run(["convert", str(path), str(tmp_path / "one"), "--to", to, "--log", log]) in (0, 1)
@@ -146,7 +146,7 @@ def test_a_queue_of_rocketmq_that_lost_its_files(tmp_path: Path, capsys: pytest.
     """Its messages are in the commit log still: not sound, and named. A store of DLedger is known as RocketMQ's."""
     path, _ = copy("rocketmq", tmp_path / "store")
     shutil.rmtree(path / "consumequeue" / "TopicA" / "1")
-    code, seen = told(capsys, "verify", str(path))
+    code, seen = run_json(capsys, "verify", str(path))
     assert code == 1
     (finding,) = [each for each in seen["damage"] if each["kind"] == "missing"]
     assert "holds 10 messages of TopicA-1" in finding["detail"] and (
@@ -184,7 +184,7 @@ def test_a_real_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         client.close()
         server.stop()
         path = server.data_dir
-    code, seen = told(capsys, "verify", str(path))
+    code, seen = run_json(capsys, "verify", str(path))
     assert code == 1 and [log["name"] for log in seen["logs"]] == ["plain"] and not seen["damage"]
     left_out = {place["what"]: place["file_bytes"] for place in seen["unread"] if place["may_hold_messages"]}
     assert list(left_out) == ["quorum queues", "streams", "a classic queue of version 2: second"]

@@ -115,14 +115,14 @@ def test_nkeys() -> None:
         assert found.check({"nkey": nkey, "sig": text.decode()}, NONCE) == Identity(nkey, "A", None)
     right = base64.b64encode(signature).decode()
     other = Ed25519PrivateKey.generate()
-    stranger = encode_nkey(USER_PREFIX, other.public_key().public_bytes_raw())
+    unknown = encode_nkey(USER_PREFIX, other.public_key().public_bytes_raw())
     for wrong, nonce in (
         ({"nkey": nkey, "sig": right}, b"another nonce.."),
         ({"nkey": nkey, "sig": ""}, NONCE),
         ({"nkey": nkey, "sig": "ü" * 40}, NONCE),
         ({"nkey": nkey, "sig": "A" * 10_000}, NONCE),
         ({"nkey": nkey, "sig": base64.b64encode(other.sign(NONCE)).decode()}, NONCE),
-        ({"nkey": stranger, "sig": base64.b64encode(other.sign(NONCE)).decode()}, NONCE),
+        ({"nkey": unknown, "sig": base64.b64encode(other.sign(NONCE)).decode()}, NONCE),
         ({"nkey": nkey}, NONCE),
         ({"user": nkey}, NONCE),
     ):

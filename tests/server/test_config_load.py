@@ -86,7 +86,7 @@ def test_server_keys() -> None:
     assert (log.size_limit, log.max_traced_msg_len) == (1 << 20, 100)
 
 
-def test_a_monitor_leaves_loopback_only_when_told() -> None:
+def test_a_monitor_leaves_loopback_only_with_the_option() -> None:
     assert options("host: 0.0.0.0, http_port: 8222").monitor.host == "127.0.0.1"
     assert options('http: ":8222"').monitor.host == "127.0.0.1"
     assert options('http: "0.0.0.0:8222"').monitor.host == "0.0.0.0"

@@ -29,16 +29,16 @@ def fetched(server: TestServer, path: str) -> Any:
     return json.loads(text) if text.startswith("{") else text
 
 
-def test_term_tells_clients_and_ends_soon(tmp_path: Path) -> None:
+def test_term_notifies_clients_and_ends_soon(tmp_path: Path) -> None:
     async def client_hears(server: TestServer) -> bool:
-        told = asyncio.Event()
+        notified = asyncio.Event()
 
         async def on_lame_duck() -> None:
-            told.set()
+            notified.set()
 
         client = await nats.connect(server.url, lame_duck_mode_cb=on_lame_duck, allow_reconnect=False)
         server.signal(signal.SIGTERM)
-        await asyncio.wait_for(told.wait(), 5)
+        await asyncio.wait_for(notified.wait(), 5)
         await client.close()
         return True
 

@@ -216,9 +216,9 @@ def test_an_index_below_a_base_path(view: FakeView) -> None:
         assert fetch(url, "../../etc/passwd")[0] == 404
 
 
-def test_a_taken_port_is_told(view: FakeView) -> None:
-    told = r"cannot listen on 127\.0\.0\.1:\d+ for monitoring: Address already in use"
-    with monitored(view, MonitorOptions(-1)) as url, pytest.raises(BadInput, match=told):
+def test_a_taken_port_is_reported(view: FakeView) -> None:
+    message = r"cannot listen on 127\.0\.0\.1:\d+ for monitoring: Address already in use"
+    with monitored(view, MonitorOptions(-1)) as url, pytest.raises(BadInput, match=message):
         Monitor(view, MonitorOptions(int(url.rpartition(":")[2])))
 
 

@@ -137,12 +137,12 @@ def test_conversation(case: Case, servers: Callable[[str], PORTS]) -> None:
 def test_info(servers: Callable[[str], PORTS]) -> None:
     """What clients decide by: the same fields with the same meaning, and our own version beside them."""
     for config in ("open", "users"):
-        told: list[dict[str, Any]] = []
+        infos: list[dict[str, Any]] = []
         for port in servers(config):
             with Wire(port) as client:
                 assert client.info.startswith(b"INFO {") and client.info.endswith(b"} \r\n")
-                told.append(json.loads(client.info[5:]))
-        ours, theirs = told
+                infos.append(json.loads(client.info[5:]))
+        ours, theirs = infos
         same = ("proto", "headers", "max_payload", "auth_required", "tls_required", "client_ip", "nonce")
         assert [ours.get(name) for name in same] == [theirs.get(name) for name in same]
         assert {name: type(value) for name, value in ours.items() if name in theirs} == {

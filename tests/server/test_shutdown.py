@@ -77,7 +77,7 @@ class Waiting:
         return self.read_until(b"\0 never \0")
 
 
-def told(received: bytes) -> list[bytes]:
+def notices(received: bytes) -> list[bytes]:
     """The status messages, in order of their requests."""
     return sorted(re.findall(rb"HMSG (?:.*\r\n){4}\r\n", received))
 
@@ -89,7 +89,7 @@ def test_waiting_requests_hear_of_the_stop(server: Server, how: signal.Signals) 
         make_consumer(client)
     waiting = Waiting(server.port, "x")
     server._process.send_signal(how)  # pyright: ignore
-    found = told(waiting.rest())
+    found = notices(waiting.rest())
     expected = [
         f"HMSG _P.x.{number} 1 81 81\r\nNATS/1.0 409 Server Shutdown\r\n"
         f"Nats-Pending-Messages: {5 + number}\r\nNats-Pending-Bytes: 0\r\n\r\n".encode()
@@ -107,7 +107,7 @@ def test_in_lame_duck_each_client_hears_it_when_its_turn_comes(tmp_path: Path) -
         server.signal(signal.SIGUSR2)
         first, second = (each.rest() for each in clients)
         assert all(b'"ldm":true' in each for each in (first, second))
-        assert [len(told(each)) for each in (first, second)] == [3, 3]
+        assert [len(notices(each)) for each in (first, second)] == [3, 3]
         assert b"_P.b" not in first and b"_P.a" not in second
         assert server.wait(LIMIT_S) == 0
 

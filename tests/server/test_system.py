@@ -128,7 +128,7 @@ def test_orders(view: FakeView) -> None:
     assert ask(view, "SERVER.PING.KICK", {"cid": 5}) is None
 
 
-def test_bad_requests_are_told(view: FakeView) -> None:
+def test_bad_requests_get_an_error(view: FakeView) -> None:
     for body in (b"{bad", b"[1]", b"3", b"\xff", b"[" * 10_000):
         assert ask(view, "SERVER.PING.CONNZ", body)["error"]["code"] == 400
     for body in ({"sort": "nope"}, {"limit": "x"}, {"limit": [1]}, {"cid": {}}, {"state": "x"}):

@@ -137,8 +137,8 @@ def test_a_write_that_is_never_repeated_is_closed(
         done = publish_rows(target, Task("app", 0, 0), iter([batch]))
         ServerWriter(target).commit([done, None])
         with Connection(access) as connection:
-            told = msgspec.json.decode(connection.request("$HEADRACE.API.PRODUCER.INFO.ROWS").payload)
-        closed = [each["floor"] == CLOSED for each in told["producers"]]
+            info = msgspec.json.decode(connection.request("$HEADRACE.API.PRODUCER.INFO.ROWS").payload)
+        closed = [each["floor"] == CLOSED for each in info["producers"]]
         assert closed == [application is None] and len(done.producers) == 1
         again = publish_rows(target, Task("app", 0, 0), iter([batch]))
         assert (again.stored, again.duplicates, log.state().messages) == (0, 20, 20)

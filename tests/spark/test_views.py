@@ -56,7 +56,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ack(at: int) -> bytes:
-    told = {
+    event = {
         "type": "io.nats.jetstream.metric.v1.consumer_ack",
         "id": f"id{at}",
         "timestamp": f"2026-11-16T08:00:{at % 60:02d}.123456789Z",
@@ -68,7 +68,7 @@ def ack(at: int) -> bytes:
         "deliveries": 1,
         "domain": {"not": "a text"} if at == -1 else "hub",
     }
-    return json.dumps(told).encode()
+    return json.dumps(event).encode()
 
 
 @pytest.mark.parametrize("as_of", [None, 15])
@@ -134,7 +134,7 @@ def test_verify_of_sound_directories(spark: Any, layout: str) -> None:
     assert sum(row.messages for row in rows if row.kind in ("stream", "log")) == report.messages > 0
 
 
-def test_verify_and_damage_tell_what_the_command_tells(spark: Any, store: Path, tmp_path: Path) -> None:
+def test_verify_and_damage_show_what_the_command_shows(spark: Any, store: Path, tmp_path: Path) -> None:
     broken = tmp_path / "store"
     shutil.copytree(store, broken)
     blocks = sorted((broken / "jetstream").rglob("ORDERS/msgs/*.blk"), key=lambda path: int(path.stem))

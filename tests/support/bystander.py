@@ -40,15 +40,15 @@ class Bystander:
 
     def begin(self) -> None:
         """Forget what was measured so far."""
-        self._tell("begin")
+        self._write("begin")
         assert self._said() == "begun"
 
     def longest_s(self) -> float:
         """The longest wait since `begin`, one that is not over included."""
-        self._tell("end")
+        self._write("end")
         return float(self._said())
 
-    def _tell(self, word: str) -> None:
+    def _write(self, word: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()

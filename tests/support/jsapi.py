@@ -115,10 +115,10 @@ class Api:
             seqs: list[int] = []
             for subject, data, headers in batch:
                 answer = await self.client.request(subject, data, timeout=ANSWER_S, headers=headers)
-                told = json.loads(answer.data)
-                if "error" in told:
-                    raise Refused(told["error"])
-                seqs.append(told["seq"])
+                ack = json.loads(answer.data)
+                if "error" in ack:
+                    raise Refused(ack["error"])
+                seqs.append(ack["seq"])
             return seqs
 
         return self.run(send())
@@ -224,10 +224,10 @@ class Api:
             for at in range(0, len(data), 64 << 10):
                 answer = await self.client.request(target, data[at : at + (64 << 10)], timeout=ANSWER_S)
                 assert answer.data == b"", answer.data
-            told = json.loads((await self.client.request(target, b"", timeout=ANSWER_S)).data)
-            if "error" in told:
-                raise Refused(told["error"])
-            return told
+            restored = json.loads((await self.client.request(target, b"", timeout=ANSWER_S)).data)
+            if "error" in restored:
+                raise Refused(restored["error"])
+            return restored
 
         return self.run(give())
 
@@ -255,7 +255,7 @@ def _for_api(config: bytes) -> bytes:
     return json.dumps({**document, "metadata": metadata} if metadata else document).encode()
 
 
-def _message(told: dict[str, Any]) -> Message:
-    headers = base64.b64decode(told["hdrs"]) if "hdrs" in told else None
-    data = base64.b64decode(told.get("data", ""))
-    return Message(told["seq"], told["subject"], headers, data, parse_time_ns(told["time"]))
+def _message(answer: dict[str, Any]) -> Message:
+    headers = base64.b64decode(answer["hdrs"]) if "hdrs" in answer else None
+    data = base64.b64decode(answer.get("data", ""))
+    return Message(answer["seq"], answer["subject"], headers, data, parse_time_ns(answer["time"]))

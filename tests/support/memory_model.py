@@ -20,7 +20,7 @@ from headrace.streams.api.service import Service
 from headrace.streams.engine import StreamEngine
 from headrace.streams.limits import AccountLimits, ServerFacts
 from headrace.streams.stream.stream import Stream
-from tests.support.model import Client, Letter, Model
+from tests.support.model import Client, Model, Msg
 
 ROOT = "/store"
 SECOND = 1_000_000_000
@@ -51,16 +51,16 @@ class Got(NamedTuple):
     seq: int
     consumer_seq: int
     pending: int
-    letter: Letter
+    msg: Msg
 
     @property
     def numbers(self) -> tuple[int, int, int, int]:
         return self[:4]
 
 
-def delivered(letter: Letter) -> Got:
-    parts = letter.reply.split(".")
-    return Got(int(parts[4]), int(parts[5]), int(parts[6]), int(parts[8]), letter)
+def delivered(msg: Msg) -> Got:
+    parts = msg.reply.split(".")
+    return Got(int(parts[4]), int(parts[5]), int(parts[6]), int(parts[8]), msg)
 
 
 def headers_of(**values: object) -> bytes | None:
@@ -83,7 +83,7 @@ class Wire(Client):
     def send(self, data: bytes) -> None:
         self._feed(data)
 
-    def ask(self, requests: Sequence[Publish]) -> list[Letter | None]:
+    def ask(self, requests: Sequence[Publish]) -> list[Msg | None]:
         """The answers to requests that arrive in one piece, in their order; None where none came."""
         inboxes: list[str] = []
         lines: list[bytes] = []
@@ -92,8 +92,8 @@ class Wire(Client):
             inboxes.append(f"_INBOX.{self._count}")
             lines.append(line_of(subject, inboxes[-1], headers, data))
         self.send(b"".join(lines))
-        found = {letter.subject: letter for letter in self._inbox}
-        self._inbox = [letter for letter in self._inbox if letter.subject not in inboxes]
+        found = {msg.subject: msg for msg in self._inbox}
+        self._inbox = [msg for msg in self._inbox if msg.subject not in inboxes]
         return [found.get(inbox) for inbox in inboxes]
 
     def fetch(self, stream: str, consumer: str, batch: int, **more: object) -> tuple[list[Got], list[str]]:
@@ -105,9 +105,11 @@ class Wire(Client):
         )
         self.send(f"SUB {inbox} {self._count}\r\n".encode() + request)
         self.send(f"UNSUB {self._count}\r\n".encode())
-        letters = self.take()
-        told = [each.headers.decode().split("\r\n")[0] for each in letters if not each.reply and each.headers]
-        return [delivered(each) for each in letters if each.reply.startswith("$JS.ACK.")], told
+        msgs = self.take()
+        statuses = [
+            each.headers.decode().split("\r\n")[0] for each in msgs if not each.reply and each.headers
+        ]
+        return [delivered(each) for each in msgs if each.reply.startswith("$JS.ACK.")], statuses
 
 
 class MemoryModel(Model):

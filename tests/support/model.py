@@ -29,7 +29,7 @@ TURNS_MAX = 1000
 
 
 @dataclass(frozen=True)
-class Letter:
+class Msg:
     """A message that a client received."""
 
     subject: str
@@ -51,7 +51,7 @@ class Client:
         assert self._exchange.feed(self._conn, CONNECT) == 1
         self._exchange.accept(self._conn, number, False, False, True, True, True)
         self._count = 0
-        self._inbox: list[Letter] = []
+        self._inbox: list[Msg] = []
         self._pending = b""
         model.register(self._conn, self)
         self.subscribe("_INBOX.>")
@@ -75,7 +75,7 @@ class Client:
         assert self._exchange.feed(self._conn, data) == 0
         self.model.run()
 
-    def request_many(self, subject: str, data: bytes = b"", headers: bytes | None = None) -> list[Letter]:
+    def request_many(self, subject: str, data: bytes = b"", headers: bytes | None = None) -> list[Msg]:
         """Everything that came back until nothing is left to do."""
         self._count += 1
         inbox = f"_INBOX.{self._count}"
@@ -83,14 +83,14 @@ class Client:
         if ".DIRECT.GET." in subject:  # sent in slices, one per turn
             while (due := self.model.engine.timers.next_ns()) is not None and due <= self.model.engine.now():
                 self.model.run()
-        found = [letter for letter in self._inbox if letter.subject == inbox]
-        self._inbox = [letter for letter in self._inbox if letter.subject != inbox]
+        found = [msg for msg in self._inbox if msg.subject == inbox]
+        self._inbox = [msg for msg in self._inbox if msg.subject != inbox]
         return found
 
-    def request(self, subject: str, data: bytes = b"", headers: bytes | None = None) -> Letter | None:
+    def request(self, subject: str, data: bytes = b"", headers: bytes | None = None) -> Msg | None:
         return next(iter(self.request_many(subject, data, headers)), None)
 
-    def api_raw(self, endpoint: str, body: Any = None, headers: bytes | None = None) -> Letter | None:
+    def api_raw(self, endpoint: str, body: Any = None, headers: bytes | None = None) -> Msg | None:
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         return self.request(f"$JS.API.{endpoint}", data, headers)
 
@@ -99,16 +99,16 @@ class Client:
         assert answer is not None, f"no answer to {endpoint}"
         return answer.json()
 
-    def take(self) -> list[Letter]:
+    def take(self) -> list[Msg]:
         """What arrived on subscriptions since the last time."""
         found, self._inbox = self._inbox, []
         return found
 
     def receive(self, data: bytes) -> None:
         self._pending += data
-        self._inbox.extend(self._letters())
+        self._inbox.extend(self._msgs())
 
-    def _letters(self) -> Iterator[Letter]:
+    def _msgs(self) -> Iterator[Msg]:
         while b"\r\n" in self._pending:
             line, _, rest = self._pending.partition(b"\r\n")
             words = line.decode().split(" ")
@@ -122,7 +122,7 @@ class Client:
             with_reply = len(words) == (6 if words[0] == "HMSG" else 5)
             self._pending = rest[size + 2 :]
             headers = rest[:block] if words[0] == "HMSG" else None
-            yield Letter(words[1], words[3] if with_reply else "", headers, rest[block:size])
+            yield Msg(words[1], words[3] if with_reply else "", headers, rest[block:size])
 
 
 class Model:

@@ -38,11 +38,11 @@ class Cli:
             env=self._environment,
             check=False,
         )
-        told = done.stdout + done.stderr
+        output = done.stdout + done.stderr
         assert code is None or done.returncode == code, (
-            f"nats {' '.join(words)}: exit {done.returncode}\n{told}"
+            f"nats {' '.join(words)}: exit {done.returncode}\n{output}"
         )
-        return told
+        return output
 
     def json(self, *words: str) -> Any:
         """The same with its JSON decoded."""
@@ -86,7 +86,7 @@ class Beside:
             self._lines.append(line)
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         return "".join(self._lines)
 
     def until(self, text: str, again: Callable[[], object] = lambda: None) -> str:
@@ -96,10 +96,10 @@ class Beside:
             again()
             wait_until = time.monotonic() + 1
             while time.monotonic() < wait_until:
-                if text in self.told:
-                    return self.told
+                if text in self.output:
+                    return self.output
                 time.sleep(0.02)
-            assert time.monotonic() < deadline, f"no {text!r} in {self.told!r}"
+            assert time.monotonic() < deadline, f"no {text!r} in {self.output!r}"
 
     def __enter__(self) -> Beside:
         return self

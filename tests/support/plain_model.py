@@ -156,8 +156,8 @@ class PlainStream:
                 return PubAck(known[0], duplicate=True)
         takers = [consumer for consumer in self.consumers.values() if consumer.takes(subject)]
         wanted = self.retention != "interest" or bool(takers)
-        makes_room = not wanted or 0 < self.per_subject <= len(there)
-        if self.discard == "new" and 0 < self.max_msgs <= len(self.live) and not makes_room:
+        drops_oldest = not wanted or 0 < self.per_subject <= len(there)
+        if self.discard == "new" and 0 < self.max_msgs <= len(self.live) and not drops_oldest:
             return PubAck(0, error=FULL)
         self.last += 1
         if expect.msg_id is not None:

@@ -6,7 +6,7 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from tests.support.model import CONNECT, Letter
+from tests.support.model import CONNECT, Msg
 
 ANSWER_S = 5.0
 
@@ -44,21 +44,21 @@ class RawClient:
             line = f"HPUB {subject} {reply} {len(headers)} {len(headers) + len(data)}\r\n".encode() + headers
         self._socket.sendall(line + data + b"\r\n")
 
-    def request_many(self, subject: str, data: bytes = b"", headers: bytes | None = None) -> list[Letter]:
+    def request_many(self, subject: str, data: bytes = b"", headers: bytes | None = None) -> list[Msg]:
         self._count += 1
         inbox = f"_INBOX.{self._count}"
         self.publish(subject, data, inbox, headers)
         # Direct gets of many messages end with a status; everything else has one answer.
         many = ".DIRECT.GET." in subject and (b'"batch"' in data or b'"multi_last"' in data)
-        found: list[Letter] = []
-        while (letter := self.next(self.timeout_s)) is not None:
-            if letter.subject == inbox:
-                found.append(letter)
-                if not many or (letter.headers or b"").startswith(b"NATS/1.0 "):
+        found: list[Msg] = []
+        while (msg := self.next(self.timeout_s)) is not None:
+            if msg.subject == inbox:
+                found.append(msg)
+                if not many or (msg.headers or b"").startswith(b"NATS/1.0 "):
                     break
         return found
 
-    def next(self, wait_s: float) -> Letter | None:
+    def next(self, wait_s: float) -> Msg | None:
         """The next message, if one comes in that time."""
         while True:
             line = self._line(wait_s)
@@ -73,7 +73,7 @@ class RawClient:
             size, block = int(words[-1]), int(words[-2]) if with_headers else 0
             body = self._exactly(size + 2)
             reply = words[3] if len(words) == (6 if with_headers else 5) else ""
-            return Letter(words[1], reply, body[:block] if with_headers else None, body[block:-2])
+            return Msg(words[1], reply, body[:block] if with_headers else None, body[block:-2])
 
     def _line(self, wait_s: float = ANSWER_S) -> bytes | None:
         while b"\r\n" not in self._pending:

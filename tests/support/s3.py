@@ -39,7 +39,7 @@ class S3Server:
         self._log = place / "s3.log"
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._told = 0
+        self._read_bytes = 0
 
     def __enter__(self) -> Self:
         self._port = free_port()
@@ -94,6 +94,6 @@ class S3Server:
 
     def requests(self) -> list[str]:
         """What was asked since the last call: method and path."""
-        text = self._log.read_text(errors="replace")[self._told :]
-        self._told += len(text)
+        text = self._log.read_text(errors="replace")[self._read_bytes :]
+        self._read_bytes += len(text)
         return [f"{method} {path}" for method, path in _REQUEST.findall(text)]

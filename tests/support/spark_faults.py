@@ -366,17 +366,17 @@ def _end_of(run: Run) -> str:
 
 def _limits(run: Run, url: str) -> dict[str, Any]:
     """Did the query name the range, go on when told to, and log it?"""
-    told = run.result()["limits"]
-    first, last = told["missing"]
+    limits = run.result()["limits"]
+    first, last = limits["missing"]
     # Each batch names what it misses: together they are the whole range.
-    refused, logged = _ranges(told["refused"]), _ranges(run.err.read_text(errors="replace"))
+    refused, logged = _ranges(limits["refused"]), _ranges(run.err.read_text(errors="replace"))
     copied = _origins(url, "SHORTOUT")
     wanted = [*range(1, first), *range(last + 1, last + first)]
     return {
         "missing": [first, last],
         "named": bool(refused) and min(refused) == first and max(refused) <= last,
         "logged": logged == set(range(first, last + 1)),
-        "went_on": not told["first"] and not told["went_on"] and sorted(copied.tolist()) == wanted,
+        "went_on": not limits["first"] and not limits["went_on"] and sorted(copied.tolist()) == wanted,
     }
 
 

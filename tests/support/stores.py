@@ -150,7 +150,7 @@ def unexpected(server: NatsServer, *but: str) -> list[str]:
     return [line for line in complaints(server) if not any(part in line for part in (NO_WHEEL, *but))]
 
 
-def told(api: Api, stream: str, version: str = "2.15.2") -> dict[str, Any]:
+def stream_state(api: Api, stream: str, version: str = "2.15.2") -> dict[str, Any]:
     """The state of a stream as a server tells it, without the oddities of its version."""
     # Old servers leave the number out when they are asked for the list.
     state = api.state(stream) | api.ask(f"STREAM.INFO.{stream}")["state"]
@@ -200,7 +200,7 @@ def check_there(
     assert set(api.names()) >= set(expected)
     for name, seen in expected.items():
         far = seen.state.num_deleted > 10_000
-        found = told(api, name, version)
+        found = stream_state(api, name, version)
         wanted = in_their_terms(seen.state)
         if version == "2.6.5":
             # It counts neither subjects nor gaps, and takes up no pull consumer but with explicit acks.

@@ -39,7 +39,7 @@ def test_the_printed_seed_repeats_a_run(tmp_path: Path) -> None:
     assert seed_in(run(tmp_path, "--headrace-seed", str(int(printed) + 1))) != seed_in(first)
 
 
-def test_the_clock_moves_when_told() -> None:
+def test_the_clock_moves_only_by_hand() -> None:
     clock = FakeClock(1000, step_ns=2)
     assert (clock(), clock()) == (1002, 1004)
     assert clock.advance(1.5) == 1004 + 1_500_000_000

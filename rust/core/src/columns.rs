@@ -12,9 +12,9 @@
 use std::ops::Range;
 
 use crate::batch::{Batch, Entry, HeaderCodec, Span, bytes_of};
+use crate::large_buffer;
 use crate::layouts::kafka::varint;
 use crate::layouts::rabbitmq::props::{Text, each_text};
-use crate::room;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ColumnError {
@@ -404,7 +404,7 @@ impl Strings {
     /// Room for so many values of so many bytes in all; nothing was pushed yet.
     fn expect(&mut self, count: usize, bytes: usize) {
         self.offsets.reserve(count * 4);
-        self.bytes = room::with_capacity(bytes);
+        self.bytes = large_buffer::with_capacity(bytes);
     }
 
     /// Where the bytes lie now.

@@ -111,9 +111,9 @@ enum Refused {
 }
 
 /// The bytes of one data chunk, `body` being all after the header.
-fn open_chunk(header: Header, body: &[u8], room: usize) -> Result<Vec<u8>, Refused> {
+fn open_chunk(header: Header, body: &[u8], left: usize) -> Result<Vec<u8>, Refused> {
     let size = header.claim(body).ok_or(Refused::Undecodable("bad chunk size"))?;
-    if size > room {
+    if size > left {
         return Err(Refused::Undecodable("more output than there is room for"));
     }
     let (crc, data) = body.split_at(CRC_BYTES);
@@ -142,11 +142,11 @@ pub fn s2_decompress_stream(input: &[u8], max_output: usize) -> Result<Vec<u8>, 
         let end = header.end(input, at).ok_or(corrupt("cut in a chunk"))?;
         let body = &input[at + HEADER_BYTES..end];
         if header.is_data() {
-            let room = max_output - out.len();
-            if header.claim(body).is_some_and(|size| size > room) {
+            let left = max_output - out.len();
+            if header.claim(body).is_some_and(|size| size > left) {
                 return Err(S2Error::TooLarge { max: max_output });
             }
-            match open_chunk(header, body, room) {
+            match open_chunk(header, body, left) {
                 Ok(bytes) => out.extend_from_slice(&bytes),
                 Err(Refused::Undecodable(what)) => return Err(corrupt(what)),
                 Err(Refused::Checksum(..)) => return Err(corrupt("checksum mismatch")),

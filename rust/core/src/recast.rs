@@ -55,7 +55,7 @@ impl<'a> Plain<'a> {
         let raw = batch.bytes(entry.headers);
         match batch.codec() {
             HeaderCodec::Amqp => {
-                let told: Result<(), ()> = each_text(raw, |name, value| {
+                let copied: Result<(), ()> = each_text(raw, |name, value| {
                     if !AMQP_OWN.contains(&name) {
                         let value = match value {
                             Text::Bytes(bytes) => Cow::Borrowed(bytes),
@@ -67,7 +67,7 @@ impl<'a> Plain<'a> {
                     }
                     Ok(())
                 });
-                debug_assert!(told.is_ok());
+                debug_assert!(copied.is_ok());
             }
             codec => {
                 let mut pairs = Vec::new();
@@ -252,8 +252,8 @@ struct Block<'a> {
 
 impl Block<'_> {
     /// Empty when there is nothing to say.
-    fn write(&mut self, plain: &Plain<'_>, subject: Option<&[u8]>, key: Option<&[u8]>, tell_null: bool) {
-        let null = (tell_null && plain.null).then_some(&b"1"[..]);
+    fn write(&mut self, plain: &Plain<'_>, subject: Option<&[u8]>, key: Option<&[u8]>, note_null: bool) {
+        let null = (note_null && plain.null).then_some(&b"1"[..]);
         let ours = [(SUBJECT, subject), (KEY, key), (NULL, null)];
         let count = plain.pairs.len() + ours.iter().filter(|(_, value)| value.is_some()).count();
         if count == 0 || self.to == HeaderCodec::None {

@@ -279,17 +279,18 @@ impl Pair {
         reply: Option<&str>,
         got: &[(String, String, String)],
     ) {
-        let told_on = |reply: &str| who != LIMITED || !denied_at_delivery(reply);
-        let waits =
-            |sub: &&mut Sub| reply.is_some_and(|reply| sub.who == who && matches(&sub.filter, reply) && told_on(reply));
-        let told: Vec<&mut Sub> = self.subs.iter_mut().filter(waits).collect();
-        if !flags(who).no_responders || told.is_empty() {
+        let may_notify = |reply: &str| who != LIMITED || !denied_at_delivery(reply);
+        let waits = |sub: &&mut Sub| {
+            reply.is_some_and(|reply| sub.who == who && matches(&sub.filter, reply) && may_notify(reply))
+        };
+        let notified: Vec<&mut Sub> = self.subs.iter_mut().filter(waits).collect();
+        if !flags(who).no_responders || notified.is_empty() {
             return assert!(got.is_empty(), "{got:?}");
         }
         let [(sid, named, body)] = got else { panic!("told {} times", got.len()) };
         let status = format!("NATS/1.0 503\r\nNats-Subject: {subject}\r\n\r\n");
         assert_eq!((named, body), (&format!("HMSG {} {n} {n}", reply.unwrap_or(""), n = status.len()), &status));
-        let sub = told.into_iter().find(|sub| sub.sid == *sid).expect("one of its subscriptions on the reply");
+        let sub = notified.into_iter().find(|sub| sub.sid == *sid).expect("one of its subscriptions on the reply");
         sub.delivered += 1;
         self.subs.retain(|sub| sub.max == 0 || sub.delivered < sub.max);
     }

@@ -138,8 +138,8 @@ proptest! {
         }
         for (id, sequence, ack) in steps {
             let kind = if ack { subs::ACK } else { subs::SENT };
-            let told = if ack { live.acked(id, &[sequence]) } else { live.sent(id, &[sequence]) };
-            subs::updates(&mut bytes, kind, id, &told, &crc);
+            let changed = if ack { live.acked(id, &[sequence]) } else { live.sent(id, &[sequence]) };
+            subs::updates(&mut bytes, kind, id, &changed, &crc);
         }
         let reading = Reading { crc: &crc, strict: true, types: subs::SENT, tolerant: false };
         let walk = frames::walk(&bytes, &reading);

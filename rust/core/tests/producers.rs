@@ -9,7 +9,7 @@ const NAMES: [&[u8]; 3] = [b"a", b"app/ORDERS", b"\xc3\xa9"];
 /// Where numbers begin: at all, before the end of a container, before the end of a bitmap.
 const BASES: [u64; 3] = [0, 3 * 65536 - 30, (5 << 32) - 30];
 const SPAN: u64 = 70;
-const ROOM: usize = 1 << 20;
+const BYTES_MAX: usize = 1 << 20;
 
 /// What is surely done from a base on.
 fn plain(producers: &mut Producers, name: &[u8], base: u64) -> BTreeSet<u64> {
@@ -36,7 +36,7 @@ proptest! {
         base in proptest::sample::select(&BASES[..]),
         steps in proptest::collection::vec((0usize..3, 0u64..60, 0u64..6, 0u8..11), 0..150),
     ) {
-        let mut producers = Producers::new(100, ROOM);
+        let mut producers = Producers::new(100, BYTES_MAX);
         let mut sure: [BTreeSet<u64>; 3] = Default::default();
         let mut all = sure.clone();
         let mut sequence = 0;
@@ -65,7 +65,7 @@ proptest! {
                 }
                 5 => {
                     // A restart: what is saved is what is sure, and nothing else comes back.
-                    let mut again = Producers::new(100, ROOM);
+                    let mut again = Producers::new(100, BYTES_MAX);
                     for (name, used_ns, floor, raw) in producers.export() {
                         again.load((name, used_ns, floor, &raw)).unwrap();
                     }
@@ -93,7 +93,7 @@ proptest! {
 
 #[test]
 fn headers_that_mean_nothing() {
-    let producers = Producers::new(10, ROOM);
+    let producers = Producers::new(10, BYTES_MAX);
     let long = [b'a'; 257];
     let names: [&[u8]; 5] = [b"", b"a\tb", b"\xff", b"\xc2\x85", &long];
     for name in names {
@@ -125,7 +125,7 @@ fn headers_that_mean_nothing() {
 
 #[test]
 fn the_ends_of_the_numbers() {
-    let mut producers = Producers::new(2, ROOM);
+    let mut producers = Producers::new(2, BYTES_MAX);
     producers.join(b"a", u64::MAX - 9, u64::MAX, 1, 0);
     assert_eq!(producers.judge(Some(b"a"), Some(b"18446744073709551615")), Judged::Done);
     assert_eq!(producers.shown(b"a", 9).unwrap().1.count, 0, "unsure");
@@ -140,7 +140,7 @@ fn the_ends_of_the_numbers() {
 }
 
 #[test]
-fn the_limits_and_what_makes_room() {
+fn the_limits_and_what_frees_space() {
     let mut producers = Producers::new(2, 4096);
     let (mut taken, mut judged) = (0u64, Judged::Fresh(0, 0));
     while judged == Judged::Fresh(taken << 16, taken << 16) {
@@ -148,7 +148,7 @@ fn the_limits_and_what_makes_room() {
         taken += 1;
         judged = producers.judge(Some(b"a"), Some((taken << 16).to_string().as_bytes()));
     }
-    assert_eq!(judged, Judged::NoRoom);
+    assert_eq!(judged, Judged::TooManyBytes);
     assert!((50..100).contains(&taken), "{taken} numbers far from each other in 4096 bytes");
     assert_eq!(producers.judge(Some(b"a"), Some(b"65536")), Judged::Done);
     producers.sure();
@@ -189,7 +189,7 @@ fn a_filter_that_lets_every_third_through() {
 
 #[test]
 fn what_cannot_be_read_is_said() {
-    let mut producers = Producers::new(2, ROOM);
+    let mut producers = Producers::new(2, BYTES_MAX);
     producers.put(b"a", &[(0, 4), (70, 90), (1 << 40, 1 << 40)], 3);
     let (_, _, floor, raw) = producers.saved(b"a").unwrap();
     assert_eq!(floor, 5);

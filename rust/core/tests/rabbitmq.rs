@@ -81,7 +81,7 @@ proptest! {
         let mut queue = QueueIndex::new(64, (0, 0));
         queue.load_segment(0, &data);
         queue.load_journal(data);
-        let _ = (queue.totals(), queue.plan_flush(), queue.told_next());
+        let _ = (queue.totals(), queue.plan_flush(), queue.next_after_flush());
     }
 
     #[test]

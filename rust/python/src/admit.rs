@@ -56,7 +56,7 @@ fn one_check(check: &Bound<'_, PyTuple>, answers: &mut Vec<Box<[u8]>>) -> PyResu
         "duplicate" => Check::Duplicate,
         "producer" => Check::Producer,
         "expected_msg_id" => Check::ExpectedMsgId,
-        "room" => Check::Room { msgs: number(1)?, bytes: number(2)? },
+        "limits" => Check::StoreLimits { msgs: number(1)?, bytes: number(2)? },
         other => return Err(bad_input(format!("no check {other:?}"))),
     })
 }
@@ -154,7 +154,7 @@ impl Producers {
             core::Judged::Fresh(first, last) => Judged { verdict: "fresh", first, last },
             core::Judged::Done => refused("done"),
             core::Judged::Malformed => refused("malformed"),
-            core::Judged::NoRoom => refused("room"),
+            core::Judged::TooManyBytes => refused("bytes"),
             core::Judged::TooManyProducers => refused("producers"),
         }
     }

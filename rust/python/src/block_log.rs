@@ -560,14 +560,14 @@ impl BlockLog {
     #[getter]
     fn has_evicted(&self) -> bool {
         let inner = self.inner();
-        let (listed, many) = inner.evicted.told();
+        let (listed, many) = inner.evicted.listed();
         many || !listed.is_empty()
     }
 
     /// What they have evicted; None if there were too many to list.
     fn evicted(&self) -> Option<Vec<u64>> {
         let inner = self.inner();
-        let (listed, many) = inner.evicted.told();
+        let (listed, many) = inner.evicted.listed();
         (!many).then(|| listed.to_vec())
     }
 

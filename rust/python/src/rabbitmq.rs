@@ -447,8 +447,8 @@ impl RabbitQueue {
         locked(&self.0).mark_sent(&positions);
     }
 
-    fn told_next(&self) -> u64 {
-        locked(&self.0).told_next()
+    fn next_after_flush(&self) -> u64 {
+        locked(&self.0).next_after_flush()
     }
 
     fn store_files(&self, segment: u64, store: &RabbitStore) -> Vec<(&'static str, u64)> {

@@ -171,8 +171,8 @@ impl RocketReader {
     ) -> PyResult<(Batch, usize, Vec<(i64, u64, u64, String)>)> {
         let read = py.detach(|| self.0.read(topic.as_bytes(), queue, first, entries, max_bytes, inflated_max));
         let (batch, used, findings) = read.map_err(disk_error)?;
-        let told = findings.into_iter().map(|f| (f.queue_offset, f.address, f.size, f.why)).collect();
-        Ok((Batch(batch), used, told))
+        let findings = findings.into_iter().map(|f| (f.queue_offset, f.address, f.size, f.why)).collect();
+        Ok((Batch(batch), used, findings))
     }
 
     fn store_time(&self, py: Python<'_>, address: u64, size: usize) -> PyResult<Option<i64>> {

@@ -105,8 +105,8 @@ def _fail(arguments: Sequence[str], kind: str, message: str, notes: Sequence[str
     line = " ".join(message.split())
     try:
         if "--json" in arguments:
-            told = {"error": kind, "message": line} | ({"notes": list(notes)} if notes else {})
-            print(json.dumps(told), flush=True)
+            problem = {"error": kind, "message": line} | ({"notes": list(notes)} if notes else {})
+            print(json.dumps(problem), flush=True)
         print(f"headrace: {line}", file=sys.stderr)
     except OSError:
         pass

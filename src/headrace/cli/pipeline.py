@@ -206,7 +206,7 @@ def archive(
         options = replace(options, newest=True)
     with (
         engine_of("local" if dry_run else engine, None if dry_run else master, server) as made,
-        line("archive") as tell,
+        line("archive") as report_progress,
     ):
         result = run(
             source if server is None else server.place,
@@ -215,7 +215,7 @@ def archive(
             engine=made,
             volume=None if server is None else volume_of(server),
             dry_run=dry_run,
-            progress=tell,
+            progress=report_progress,
             released=releaser(server) if release and server is not None else None,
         )
     if as_json:
@@ -310,6 +310,8 @@ def verify(
     from headrace.ops.parallel import verify as run
 
     check_source(directory)
-    with engine_of(engine, master) as made, line("verify") as tell:
-        report = run(directory, stream=stream, key=read_key(key, key_file), engine=made, progress=tell)
+    with engine_of(engine, master) as made, line("verify") as report_progress:
+        report = run(
+            directory, stream=stream, key=read_key(key, key_file), engine=made, progress=report_progress
+        )
     return show_report(report, as_json)

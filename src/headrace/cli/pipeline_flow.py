@@ -128,9 +128,9 @@ def replay(
     check_source(source)
     with (
         engine_of("local" if dry_run else engine, None if dry_run else master) as made,
-        line("replay") as tell,
+        line("replay") as report_progress,
     ):
-        result = run(task, name, engine=made, progress=tell, dry_run=dry_run)
+        result = run(task, name, engine=made, progress=report_progress, dry_run=dry_run)
     if as_json:
         print_json(result.to_dict())
         return 0

@@ -7,27 +7,27 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from headrace.ops.engines import Done, Tell
+from headrace.ops.engines import Done, OnProgress
 
 EVERY_S = 0.1
 
 
 @contextmanager
-def line(what: str) -> Generator[Tell | None]:
+def line(what: str) -> Generator[OnProgress | None]:
     """A line that is rewritten in place and gone at the end; None when nobody would see it."""
     if not sys.stderr.isatty():
         yield None
         return
     started, shown = time.monotonic(), [0.0]
 
-    def tell(done: Done) -> None:
+    def report_progress(done: Done) -> None:
         now = time.monotonic()
         if now - shown[0] >= EVERY_S or done.blocks == done.blocks_all:
             shown[0] = now
             print(f"\r\x1b[K{text(what, done, now - started)}", end="", file=sys.stderr, flush=True)
 
     try:
-        yield tell
+        yield report_progress
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

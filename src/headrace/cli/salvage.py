@@ -34,8 +34,8 @@ def salvage(
     from headrace.units import plural
 
     secret = read_key(key, key_file)
-    with progress("saving") as tell:
-        report = run(directory, out, log=stream, key=secret, progress=tell)
+    with progress("saving") as report_progress:
+        report = run(directory, out, log=stream, key=secret, progress=report_progress)
     code = report.exit_code
     if as_json:
         print_json(report.to_dict())

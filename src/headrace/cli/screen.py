@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.text import Text
 
 from headrace.layouts.base import Damage
-from headrace.layouts.layout import Progress as Tell
+from headrace.layouts.layout import Progress as OnProgress
 from headrace.layouts.report import describe, describe_unread
 from headrace.layouts.unread import Unread
 
@@ -99,7 +99,7 @@ def warn(text: str) -> None:
 
 
 @contextmanager
-def progress(what: str, *, in_bytes: bool = True) -> Generator[Tell | None]:
+def progress(what: str, *, in_bytes: bool = True) -> Generator[OnProgress | None]:
     """A bar with speed and time left on stderr; None when nobody would see it. Steps that are no bytes: a percentage."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -114,7 +114,7 @@ def progress(what: str, *, in_bytes: bool = True) -> Generator[Tell | None]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=1)
 
-        def tell(done: int, total: int) -> None:
+        def report_progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=max(total, 1))
 
-        yield tell
+        yield report_progress

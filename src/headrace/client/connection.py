@@ -35,7 +35,7 @@ CONNECT_S = 5.0
 REQUEST_S = 10.0
 ASK_S = 5.0
 ROUNDS = 3
-TOLD_MAX = 64
+LEARNT_MAX = 64
 PAUSE_S = 0.5
 NO_RESPONDERS = "503"
 
@@ -76,7 +76,7 @@ class Connection:
         self._questions = itertools.count(1)
         self._kept: list[Message] = []
         self._turn = 0
-        self._told_of: list[tuple[str, int]] = []
+        self._learnt: list[tuple[str, int]] = []
         retry = RetryDeadline()
         while True:
             try:
@@ -109,22 +109,22 @@ class Connection:
                 self._learn(self.info)
                 return
         self._turn += 1
-        told = "; ".join(f"{where}: {text}" for where, text in problems.items())
+        reasons = "; ".join(f"{where}: {text}" for where, text in problems.items())
         raise ConnectionLost(
-            f"no NATS server can be reached ({told}); is it running, and is the address right?"
+            f"no NATS server can be reached ({reasons}); is it running, and is the address right?"
         )
 
     def _servers(self) -> list[tuple[str, int]]:
         """Those that the user named, then those that servers told of."""
-        return list(dict.fromkeys([*self.access.servers, *self._told_of]))
+        return list(dict.fromkeys([*self.access.servers, *self._learnt]))
 
     def _learn(self, info: dict[str, Any]) -> None:
-        for text in (info.get("connect_urls") or ())[:TOLD_MAX]:
+        for text in (info.get("connect_urls") or ())[:LEARNT_MAX]:
             host, _, port = str(text).rpartition(":")
             if host and port.isdecimal():
                 where = (host.strip("[]"), int(port))
-                if where not in self._told_of and len(self._told_of) < TOLD_MAX:
-                    self._told_of.append(where)
+                if where not in self._learnt and len(self._learnt) < LEARNT_MAX:
+                    self._learnt.append(where)
 
     def _connect(self, host: str, port: int) -> None:
         access = self.access
@@ -276,7 +276,7 @@ class Connection:
             elif kind == "INFO":
                 self._changed(msgspec.json.decode(payload))
             elif kind == "ERR":
-                self._told(payload.decode(errors="replace"))
+                self._raise_error(payload.decode(errors="replace"))
         return found
 
     def _changed(self, info: dict[str, Any]) -> None:
@@ -285,7 +285,7 @@ class Connection:
         if info.get("ldm"):
             raise ConnectionLost("the server is about to stop")
 
-    def _told(self, text: str) -> None:
+    def _raise_error(self, text: str) -> None:
         if "permissions violation" in text.lower():
             raise ServerRefused(f"{self.access.place}: {text}")
         raise ConnectionLost(f"the server says: {text}")

@@ -99,9 +99,11 @@ class Hold:
                 early = batch.filter(following, None, None, None, [])
                 if len(done):
                     acked += len(done)
-                    self._tell(done.slice(len(done) - 1, len(done)) if self._all else done, ACK, answers)
+                    self._acknowledge(
+                        done.slice(len(done) - 1, len(done)) if self._all else done, ACK, answers
+                    )
                 if len(early) and not self._all:
-                    self._tell(early, NAK, answers)
+                    self._acknowledge(early, NAK, answers)
                 if len(early) or not len(done) or done.last_position == following - 1:
                     break
                 info = self.info()
@@ -133,7 +135,7 @@ class Hold:
             raise ConnectionLost(f"stream {self._stream}: {message.status} {message.status_text}")
         return True
 
-    def _tell(self, batch: Batch, word: bytes, answers: str) -> None:
+    def _acknowledge(self, batch: Batch, word: bytes, answers: str) -> None:
         connection, intake = self._connection, self._connection.intake
         first = intake.open(len(batch))
         connection.send(encode_acks(batch, word, answers.encode(), first))

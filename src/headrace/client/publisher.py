@@ -157,7 +157,7 @@ class Publisher:
                 raise NobodyAnswers("no stream takes that subject, or it has no leader")
             try:
                 answer = msgspec.json.decode(message.payload)
-                self._refuse_stranger(answer)
+                self._refuse_other_stream(answer)
                 error = answer["error"]
                 code, text = (
                     int(error.get("err_code") or error.get("code") or 0),
@@ -169,7 +169,7 @@ class Publisher:
                 raise ConnectionLost(text)
             raise ServerRefused(f"a publish was refused: {text} (error {code})", code)
 
-    def _refuse_stranger(self, answer: dict[str, Any]) -> None:
+    def _refuse_other_stream(self, answer: dict[str, Any]) -> None:
         """An ack of another stream than the one that was named: no server should, and it would be a loss if one did."""
         if self._into is not None and "error" not in answer and "stream" in answer:
             raise ServerRefused(

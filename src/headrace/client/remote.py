@@ -86,9 +86,9 @@ class ServerTask(ScanTask):
         return None
 
 
-def _lost(told: dict[str, Any] | None) -> int:
+def _lost(lost: dict[str, Any] | None) -> int:
     """What a server says about damage."""
-    return len(told["msgs"]) if told and told.get("msgs") else 0
+    return len(lost["msgs"]) if lost and lost.get("msgs") else 0
 
 
 class ReadOnlyLog(Log):

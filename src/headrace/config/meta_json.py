@@ -132,7 +132,7 @@ def unknown_keys(raw: bytes, kind: Literal["stream", "consumer"]) -> list[str]:
     if not isinstance(document, dict):
         return []
     shape = StreamConfig if kind == "stream" else ConsumerConfig
-    return sorted(_strangers(document, shape, {"Created", "Name"}))  # pyright: ignore[reportUnknownArgumentType]
+    return sorted(_unknown_keys(document, shape, {"Created", "Name"}))  # pyright: ignore[reportUnknownArgumentType]
 
 
 def lost_in(config: StreamConfig | ConsumerConfig, era: Era) -> list[str]:
@@ -210,7 +210,7 @@ def _created(raw: bytes, file: str) -> int:
         raise Damaged(file, 0, repr(text), "a creation time as RFC 3339", "correct the file") from error
 
 
-def _strangers(document: dict[str, Any], shape: type[msgspec.Struct], also: set[str]) -> list[str]:
+def _unknown_keys(document: dict[str, Any], shape: type[msgspec.Struct], also: set[str]) -> list[str]:
     known = set(shape.__struct_fields__) | also
     found = [key for key in document if key not in known]
     for key in (key for key in document if key in _NESTED):
@@ -218,6 +218,6 @@ def _strangers(document: dict[str, Any], shape: type[msgspec.Struct], also: set[
         parts: list[Any] = value if key in ("sources", "subject_transforms") else [value]
         for part in parts:
             if isinstance(part, dict):
-                inner = _strangers(part, _NESTED[key], set())  # pyright: ignore[reportUnknownArgumentType]
+                inner = _unknown_keys(part, _NESTED[key], set())  # pyright: ignore[reportUnknownArgumentType]
                 found += [f"{key}.{name}" for name in inner]
     return found

@@ -50,8 +50,8 @@ class SideBySide:
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="headrace-disk")
-        told = self._pool.map(_tried, [work] * len(todo), todo)
-        return [problem for problem in told if problem is not None]
+        problems = self._pool.map(_tried, [work] * len(todo), todo)
+        return [problem for problem in problems if problem is not None]
 
     def close(self) -> None:
         """Let the threads go."""

@@ -63,8 +63,8 @@ def place_of(path: str) -> str:
                 f"path={scheme}://{authority}…: the parameter {name} is a secret, and a plan would show it. Give credentials "
                 "in the environment, a profile or a role of the machine"
             )
-    told = "".join(f";{quote(name, safe='')}={quote(value, safe=':,')}" for name, value in sorted(given))
-    return f"{scheme}://{authority}{told}{names}".rstrip("/")
+    suffix = "".join(f";{quote(name, safe='')}={quote(value, safe=':,')}" for name, value in sorted(given))
+    return f"{scheme}://{authority}{suffix}{names}".rstrip("/")
 
 
 def _local(path: str) -> str:

@@ -36,7 +36,9 @@ Describe = Callable[[str, bool], str | None]
 """(name, is a folder) → what it is, if it is not read; None for what is read, or never holds a message."""
 
 
-def strangers(disk: Disk, folder: str, describe: Describe, *, may_hold_messages: bool = True) -> list[Unread]:
+def unread_entries(
+    disk: Disk, folder: str, describe: Describe, *, may_hold_messages: bool = True
+) -> list[Unread]:
     """Every entry of the folder that is described, and not empty."""
     found: list[Unread] = []
     if disk.entry(folder) is None:

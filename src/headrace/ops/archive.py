@@ -33,7 +33,7 @@ from headrace.layouts.places import only_read
 from headrace.layouts.plain import plain
 from headrace.layouts.registry import ARCHIVE, JETSTREAM, layout_at, layout_named, open_volume
 from headrace.layouts.unread import Unread
-from headrace.ops.engines import Done, Engine, Tell, Threads
+from headrace.ops.engines import Done, Engine, OnProgress, Threads
 from headrace.ops.names import chosen
 from headrace.units import parse_time_ns
 
@@ -148,7 +148,7 @@ def archive(
     engine: Engine | None = None,
     volume: Volume | None = None,
     dry_run: bool = False,
-    progress: Tell | None = None,
+    progress: OnProgress | None = None,
     released: Released | None = None,
 ) -> ArchiveResult:
     """Add everything new of the store `source` (or of `volume`, already opened) to the archive `target`."""
@@ -265,7 +265,7 @@ def run_groups(
     ledger: Ledger,
     engine: Engine,
     result: ArchiveResult,
-    progress: Tell | None = None,
+    progress: OnProgress | None = None,
     released: Released | None = None,
 ) -> None:
     """Have all groups written; commit them in order."""

@@ -46,7 +46,7 @@ class Resend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """One message that a consumer was given too often."""
 
     stream: str
@@ -62,10 +62,10 @@ class DlqResult:
     """What was found, and what became of it."""
 
     source: str
-    letters: list[Letter] = field(default_factory=lambda: [])
-    gone: list[Letter] = field(default_factory=lambda: [])
+    letters: list[DeadLetter] = field(default_factory=lambda: [])
+    gone: list[DeadLetter] = field(default_factory=lambda: [])
     """Whose originals are no longer there."""
-    spent: list[Letter] = field(default_factory=lambda: [])
+    spent: list[DeadLetter] = field(default_factory=lambda: [])
     """Tried as often as `attempts_max` allows."""
     republished: int = 0
     duplicates: int = 0
@@ -93,7 +93,7 @@ def dead_letters(
         raise BadInput(f"attempts {attempts_max}: at least 1")
     result = DlqResult(volume.path, dry_run=resend is None)
     result.letters = _letters(volume, events, stream, consumer)
-    by_stream: dict[str, list[Letter]] = {}
+    by_stream: dict[str, list[DeadLetter]] = {}
     for letter in result.letters:
         by_stream.setdefault(letter.stream, []).append(letter)
     if resend is not None:
@@ -111,20 +111,22 @@ def dead_letters(
     return result
 
 
-def _letters(volume: Volume, events: str | None, stream: str | None, consumer: str | None) -> list[Letter]:
+def _letters(
+    volume: Volume, events: str | None, stream: str | None, consumer: str | None
+) -> list[DeadLetter]:
     table: Any = read_events(events_log(volume, events), (MAX_DELIVER, TERMINATED))
     if table.num_rows > LETTERS_MAX:
         raise BadInput(
             f"{table.num_rows:,} dead letters; at most {LETTERS_MAX:,} at once: choose a --stream or a --consumer"
         )
-    found: dict[tuple[str, int], Letter] = {}
+    found: dict[tuple[str, int], DeadLetter] = {}
     for row in table.to_pylist():
         if None in (row["stream"], row["stream_seq"], row["consumer"]):
             continue
         if (stream and row["stream"] != stream) or (consumer and row["consumer"] != consumer):
             continue
         reason = "terminated" if row["kind"] == "MSG_TERMINATED" else "max_deliver"
-        letter = Letter(
+        letter = DeadLetter(
             row["stream"], row["stream_seq"], row["consumer"], row["deliveries"] or 0, reason, row["time_ns"]
         )
         found[(letter.stream, letter.seq)] = letter
@@ -134,7 +136,7 @@ def _letters(volume: Volume, events: str | None, stream: str | None, consumer: s
 def _again(
     volume: Volume,
     name: str,
-    letters: list[Letter],
+    letters: list[DeadLetter],
     attempts_max: int,
     subject: str | None,
     result: DlqResult,
@@ -163,12 +165,12 @@ def _again(
 
 
 def _attempt(original: Record) -> int:
-    told = original.header_map.get(ATTEMPT, ["0"])[0]
-    return int(told) if told.isdecimal() else 0
+    header = original.header_map.get(ATTEMPT, ["0"])[0]
+    return int(header) if header.isdecimal() else 0
 
 
 def _republished(
-    letter: Letter, original: Record, attempt: int, subject: str | None
+    letter: DeadLetter, original: Record, attempt: int, subject: str | None
 ) -> tuple[str, bytes, bytes, bytes]:
     headers = {name: values for name, values in original.header_map.items() if name != MESSAGE_ID}
     # The first home is kept: a letter that comes back is counted on, not anew.

@@ -56,5 +56,5 @@ class Done:
     bytes_all: int = 0
 
 
-Tell = Callable[[Done], None]
+OnProgress = Callable[[Done], None]
 """Called after each piece of work, from the calling thread only."""

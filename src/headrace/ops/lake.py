@@ -187,10 +187,10 @@ class IcebergLedger:
 
     def log(self, name: str, incarnation: str) -> ArchivedLog:
         """By the table's property."""
-        told = self._table.properties.get(PROPERTY + name)
-        if told is None:
+        text = self._table.properties.get(PROPERTY + name)
+        if text is None:
             return ArchivedLog(id=incarnation)
-        id, first, following = json.loads(told)
+        id, first, following = json.loads(text)
         if id != incarnation:
             raise BadInput(
                 f"log {name} was deleted and made again (it was {id}, now it is {incarnation}); archive it into another table"
@@ -202,11 +202,11 @@ class IcebergLedger:
         # It warns of every column without statistics, once per file: binary ones have none on purpose.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         with self._table.transaction() as changes:
-            told: dict[str, str] = {}
+            text: dict[str, str] = {}
             for part in parts:
                 part.entry.add(part.first, part.next, 0)
-                told[PROPERTY + part.log] = json.dumps([part.entry.id, part.entry.ranges[0][0], part.next])
-            changes.set_properties(told)
+                text[PROPERTY + part.log] = json.dumps([part.entry.id, part.entry.ranges[0][0], part.next])
+            changes.set_properties(text)
             files = [f"{self.place}/{file.path}" for part in parts for file in part.files]
             if files:
                 changes.add_files(files)

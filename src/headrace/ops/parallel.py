@@ -18,7 +18,7 @@ from headrace.layouts.registry import layout_at
 from headrace.layouts.report import Report
 from headrace.ops.conversion import ConvertReport
 from headrace.ops.conversion import convert as convert_here
-from headrace.ops.engines import Done, Engine, Tell, Threads
+from headrace.ops.engines import Done, Engine, OnProgress, Threads
 
 
 def verify(
@@ -27,7 +27,7 @@ def verify(
     stream: str | None = None,
     key: str | None = None,
     engine: Engine | None = None,
-    progress: Tell | None = None,
+    progress: OnProgress | None = None,
 ) -> Report:
     """Check every byte of a store; each block, or each log, where the engine has room for it."""
     engine, started, layout = engine or Threads(), time.monotonic(), layout_at(path)

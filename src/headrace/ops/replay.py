@@ -24,7 +24,7 @@ from headrace.ops._kernels import Batch, recast
 from headrace.ops.conversion import mapping
 from headrace.ops.conversion.sides import SIDES
 from headrace.ops.conversion.target import open_copies
-from headrace.ops.engines import Done, Engine, Tell, Threads
+from headrace.ops.engines import Done, Engine, OnProgress, Threads
 from headrace.ops.names import chosen
 
 COMMIT_EVERY_BYTES = 64 << 20
@@ -138,7 +138,7 @@ def replay(
     name: str,
     *,
     engine: Engine | None = None,
-    progress: Tell | None = None,
+    progress: OnProgress | None = None,
     dry_run: bool = False,
 ) -> ReplayResult:
     """Replay the logs of a task (all without names); `name` is the target's, for the result."""

@@ -215,8 +215,8 @@ def _wrapped(view: ServerView, make: Callable[[], Any]) -> bytes:
     try:
         return _encoded({"server": server_info(view), "data": make()})
     except HeadraceError as error:
-        told = {"code": 500, "description": str(error)}
-        return _encoded({"server": server_info(view), "data": None, "error": told})
+        problem = {"code": 500, "description": str(error)}
+        return _encoded({"server": server_info(view), "data": None, "error": problem})
 
 
 def _encoded(document: dict[str, Any]) -> bytes:

@@ -47,11 +47,11 @@ class Findings:
     def __init__(self, mode: str, columns: Sequence[str], want: Predicate | None = None) -> None:
         self.found: list[Damage] = []
         self._mode, self._columns, self._want = mode, list(columns), want
-        self._told = 0
+        self._returned = 0
 
     def costly(self) -> list[Damage]:
         """New ones that matter."""
-        new, self._told = self.found[self._told :], len(self.found)
+        new, self._returned = self.found[self._returned :], len(self.found)
         return [each for each in new if lost(each, self._want)]
 
     def raise_first(self) -> None:
@@ -72,7 +72,7 @@ class Findings:
         if self._mode == PERMISSIVE and (new := self.costly()):
             yield _as_rows(new, self._columns)
 
-    def tell(self, log: str) -> None:
+    def warn(self, log: str) -> None:
         """DROPMALFORMED: how many were left out."""
         costly = [each for each in self.found if lost(each, self._want)]
         if self._mode == DROPMALFORMED and costly:
@@ -82,7 +82,7 @@ class Findings:
             )  # fmt: skip
 
 
-def told(
+def known_damage(
     known: Sequence[Damage], want: Predicate, columns: Sequence[str], mode: str
 ) -> Iterator[pa.RecordBatch]:
     """What `mode` makes of damage that was met while planning."""
@@ -90,7 +90,7 @@ def told(
     findings.found += known
     findings.raise_first()
     yield from findings.rows()
-    findings.tell("")
+    findings.warn("")
 
 
 def scan(task: ScanTask, want: Predicate, columns: Sequence[str], mode: str) -> Iterator[pa.RecordBatch]:
@@ -106,7 +106,7 @@ def scan(task: ScanTask, want: Predicate, columns: Sequence[str], mode: str) -> 
         yield from findings.rows()
     findings.raise_first()
     yield from findings.rows()
-    findings.tell(task.log)
+    findings.warn(task.log)
 
 
 def known_range(task: ScanTask, want: Predicate, columns: Sequence[str]) -> KnownRange | None:

@@ -20,7 +20,7 @@ from headrace.errors import NotFound
 from headrace.layouts.base import Damage, Log, Predicate, ScanTask
 from headrace.layouts.places import has_magic, is_remote, matching
 from headrace.layouts.registry import open_volume
-from headrace.spark.malformed import known_range, scan, told
+from headrace.spark.malformed import known_damage, known_range, scan
 from headrace.spark.options import TARGET_BYTES, ReadOptions
 from headrace.spark.versions import Versioned
 
@@ -126,13 +126,13 @@ def packed(
         return _shared(all_tasks, total, max(count, at_least), weigh)
     limit = min(target_bytes, -(-total // at_least)) if at_least > 1 else target_bytes
     groups: list[list[T]] = []
-    room = 0
+    left = 0
     for task in all_tasks:
-        if not groups or room < weigh(task):
+        if not groups or left < weigh(task):
             groups.append([])
-            room = limit
+            left = limit
         groups[-1].append(task)
-        room -= weigh(task)
+        left -= weigh(task)
     return groups
 
 
@@ -190,6 +190,6 @@ def rows(part: InputPartition | None, columns: list[str], mode: str) -> Iterator
         part.check()
         if TaskContext.get() is not None:
             freeze_modules()
-        yield from told(part.known, part.predicate, columns, mode)
+        yield from known_damage(part.known, part.predicate, columns, mode)
         for task in part.tasks:
             yield from scan(task, part.predicate, columns, mode)

@@ -61,7 +61,7 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
         self._initial: Offset | None = None
         self._frozen: dict[str, Ends] | None = None
         self._waiting_since: float | None = None
-        self._told = False
+        self._advanced = False
         self._holds: dict[str, Hold] = {}
 
     # Offsets
@@ -87,10 +87,10 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
         """As far as the next batch goes."""
         now = self._frozen if self._frozen is not None else self._look()
         began = _read(start)
-        if not self._told:
+        if not self._advanced:
             # The last commit of the run before never came: what it would have said is the start of this one.
-            self._told = True
-            self._tell(began)
+            self._advanced = True
+            self._advance(began)
         ranges = {key: (began.get(key, (ends.id, ends.first))[1], ends.next) for key, ends in now.items()}
         waiting = sum(max(end - at, 0) for at, end in ranges.values())
         if self._frozen is None and self._should_wait(waiting):
@@ -223,9 +223,9 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
 
     def commit(self, end: Offset) -> None:
         """A batch behind, and never for the last one: advice for the server, nothing that is relied on."""
-        self._tell(_read(end))
+        self._advance(_read(end))
 
-    def _tell(self, reached: dict[str, tuple[str, int]]) -> None:
+    def _advance(self, reached: dict[str, tuple[str, int]]) -> None:
         options = self._options
         if options.durable is None or options.access is None:
             return

@@ -66,7 +66,7 @@ def check_java() -> int:
     if program is None or not os.access(program, os.X_OK):
         raise BadInput(f"headrace: no Java in {where}. {need}")
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [program, "-version"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -76,9 +76,9 @@ def check_java() -> int:
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BadInput(f"headrace: {program} does not start ({error}). {need}") from None
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     if found is None:
-        raise BadInput(f"headrace: {program} says no version: {told[:100]!r}. {need}")
+        raise BadInput(f"headrace: {program} says no version: {output[:100]!r}. {need}")
     if int(found[1]) < JAVA_LEAST:
         raise BadInput(f"headrace: {program} is Java {found[1]}. {need}")
     return int(found[1])

@@ -130,8 +130,8 @@ class Damages(Checks):
             rows += [{"log": row.log} | finding(each) for each in row.findings]
             if row.problem is not None:
                 empty = dict.fromkeys(DAMAGE)
-                told = {"log": row.log, "file": row.file, "kind": "unreadable", "detail": row.problem}
-                rows.append(empty | told | {"offset": 0, "length": row.bytes})
+                row_of = {"log": row.log, "file": row.file, "kind": "unreadable", "detail": row.problem}
+                rows.append(empty | row_of | {"offset": 0, "length": row.bytes})
         if rows:
             yield made(DAMAGE, self._columns, rows)
 
@@ -202,7 +202,7 @@ class Latest(View):
                 yield from newest.select(self._columns).combine_chunks().to_batches()
             if expected is not None and len(seen) >= expected:
                 break
-        judge.tell(tasks[0].log)
+        judge.warn(tasks[0].log)
 
 
 def _last_of_each(subjects: Any) -> Any:

@@ -39,7 +39,7 @@ LOG = logging.getLogger("headrace.streams")
 CONSUMERS_MAX = 1000
 """Per stream, where neither the stream nor the account says otherwise."""
 RECORD_BYTES = 30
-ROOM_VALID_NS = 50_000_000
+FREE_VALID_NS = 50_000_000
 NO_LIMIT = 1 << 62
 
 StreamFactory = Callable[["StreamEngine", "JsAccount", StreamStore], "Stream"]
@@ -56,7 +56,7 @@ class Usage:
 
 
 @dataclass(slots=True)
-class _Room:
+class _FreeBytes:
     """Bytes that may still be stored, by the account and by the server, as counted a moment ago."""
 
     own: int
@@ -106,7 +106,7 @@ class JsAccount:
         self.event_subjects: tuple[str, ...] = ()
         """Subjects of streams that capture events of the server itself."""
         self.api_total = self.api_errors = 0
-        self._room: dict[bool, _Room] = {}
+        self._free: dict[bool, _FreeBytes] = {}
         self.on_change: Callable[[str], None] = _nobody
         """Told the name of a stream that was made, changed or removed."""
         self.being_made = 0
@@ -236,25 +236,25 @@ class JsAccount:
         if own < 0 and whole < 0:
             return None
         size, now = messages.payload_bytes + len(messages) * RECORD_BYTES, self.engine.now()
-        room = self._room.get(in_memory)
-        if room is None or now >= room.until_ns or min(room.own, room.whole) < size:
-            room = self._room[in_memory] = self._count_room(in_memory, own, whole, now)
-        if room.own < size:
+        free = self._free.get(in_memory)
+        if free is None or now >= free.until_ns or min(free.own, free.whole) < size:
+            free = self._free[in_memory] = self._count_free(in_memory, own, whole, now)
+        if free.own < size:
             return api_error("JSAccountResourcesExceededErr")
-        if room.whole < size:
+        if free.whole < size:
             return api_error("JSInsufficientResourcesErr")
-        room.own -= size
-        room.whole -= size
+        free.own -= size
+        free.whole -= size
         return None
 
-    def _count_room(self, in_memory: bool, own: int, whole: int, now: int) -> _Room:
+    def _count_free(self, in_memory: bool, own: int, whole: int, now: int) -> _FreeBytes:
         def held(account: JsAccount) -> int:
             used = account.usage()
             return used.memory if in_memory else used.storage
 
         left_own = own - held(self) if own >= 0 else NO_LIMIT
         left_whole = whole - sum(map(held, self._everybody())) if whole >= 0 else NO_LIMIT
-        return _Room(left_own, left_whole, now + ROOM_VALID_NS)
+        return _FreeBytes(left_own, left_whole, now + FREE_VALID_NS)
 
     # Changing
 

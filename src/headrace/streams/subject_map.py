@@ -101,8 +101,8 @@ def _part(token: str, wildcards: list[int], source: str) -> Part:
 def _position(index: int, wildcards: list[int], token: str) -> int:
     """Where the wildcard of that number stands in the source; what is below 1 means the first token."""
     if index > len(wildcards):
-        told = f": [{index}]" if wildcards or token.startswith("{{") else ""
-        raise _bad(f"wildcard index out of range in {token}{told}")
+        shown = f": [{index}]" if wildcards or token.startswith("{{") else ""
+        raise _bad(f"wildcard index out of range in {token}{shown}")
     return wildcards[index - 1] if index > 0 else 0
 
 

@@ -45,7 +45,7 @@ pub enum Check {
     /// A message that names another last id is Python's.
     ExpectedMsgId,
     /// Stop where the store might refuse (discard new): Python asks it.
-    Room {
+    StoreLimits {
         msgs: u64,
         bytes: u64,
     },
@@ -120,7 +120,7 @@ pub fn admit(
     if run.answers.is_empty() {
         run.answers.clone_from(&plan.answers);
     }
-    let counts_bytes = plan.checks.iter().any(|check| matches!(check, Check::Room { .. }));
+    let counts_bytes = plan.checks.iter().any(|check| matches!(check, Check::StoreLimits { .. }));
     let total = run.batch.len();
     let mut next = start;
     let mut stopped = Stopped::Done;
@@ -211,7 +211,7 @@ fn decide(
                     return refuse(*answer, 0);
                 }
             }
-            Check::Room { msgs, bytes } => {
+            Check::StoreLimits { msgs, bytes } => {
                 let msgs_then = state.log.msgs + state.accepted + 1;
                 let bytes_then = state.log.bytes + state.accepted_bytes + size_of(entry) as u64;
                 if msgs_then > *msgs || bytes_then > *bytes {

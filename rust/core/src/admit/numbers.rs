@@ -176,11 +176,11 @@ impl Numbers {
     pub fn shown(&self, ranges_max: usize) -> Shown {
         let (mut floor, mut ranges) = (self.floor, Vec::<(u64, u64)>::new());
         for (first, last) in self.pieces() {
-            let room = ranges.len() < ranges_max;
+            let has_space = ranges.len() < ranges_max;
             match ranges.last_mut() {
                 None if first == floor && last < u64::MAX => floor = last + 1,
                 Some(newest) if newest.1 + 1 == first => newest.1 = last,
-                _ if room => ranges.push((first, last)),
+                _ if has_space => ranges.push((first, last)),
                 _ => break,
             }
         }

@@ -68,7 +68,7 @@ pub enum Judged {
     Fresh(u64, u64),
     Done,
     Malformed,
-    NoRoom,
+    TooManyBytes,
     TooManyProducers,
 }
 
@@ -111,7 +111,7 @@ impl Producers {
         match self.known.get(name) {
             Some(marks) if marks.has_done(last) => Judged::Done,
             None if self.known.len() >= self.producers_max => Judged::TooManyProducers,
-            _ if self.bytes >= self.bytes_max => Judged::NoRoom,
+            _ if self.bytes >= self.bytes_max => Judged::TooManyBytes,
             _ => Judged::Fresh(first, last),
         }
     }

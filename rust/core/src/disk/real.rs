@@ -23,7 +23,7 @@ use super::{
     DirEntry, Disk, DiskError, DiskFile, DiskLock, DiskResult, LockHolder, Mapped, OpenMode, failed, stamp_of,
     too_large,
 };
-use crate::room;
+use crate::large_buffer;
 
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
@@ -108,7 +108,7 @@ impl DiskFile for RealFile {
         // The caller's `len` may come from a damaged file: allocate what is there, not what is asked.
         let there = self.len()?.saturating_sub(offset);
         let len = len.min(usize::try_from(there).unwrap_or(usize::MAX));
-        let mut bytes = room::with_capacity(len);
+        let mut bytes = large_buffer::with_capacity(len);
         while bytes.len() < len {
             let at = offset + bytes.len() as u64;
             let got = rustix::io::retry_on_intr(|| rustix::io::pread(&self.file, spare_capacity(&mut bytes), at))
@@ -283,7 +283,7 @@ impl Disk for RealDisk {
         if len > max {
             return Err(too_large(path, len, max));
         }
-        let mut bytes = room::with_capacity(len as usize);
+        let mut bytes = large_buffer::with_capacity(len as usize);
         // One byte above the limit tells a file that grew since the stat from one that fits.
         file.take(max.saturating_add(1)).read_to_end(&mut bytes).map_err(failed("read", path))?;
         if bytes.len() as u64 > max {

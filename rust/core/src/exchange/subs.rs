@@ -221,7 +221,7 @@ impl Subscriptions {
     }
 
     /// Room for one more answer.
-    fn make_room(&mut self, found: &Match) {
+    fn grow(&mut self, found: &Match) {
         self.kept_weight += found.weight();
         if self.kept.len().max(self.kept_prefixes.len()) >= KEPT_MAX || self.kept_weight > KEPT_WEIGHT_MAX {
             self.forget();
@@ -241,7 +241,7 @@ impl Subscriptions {
             return kept.clone().unwrap_or_else(|| Arc::new(self.find_once(subject)));
         }
         let found = if valid_tokens(subject) { self.last_token(prefix).map(Arc::new) } else { None };
-        self.make_room(found.as_deref().unwrap_or(&Match::default()));
+        self.grow(found.as_deref().unwrap_or(&Match::default()));
         self.kept_prefixes.insert(prefix.into(), found.clone());
         found.unwrap_or_else(|| Arc::new(self.find_once(subject)))
     }
@@ -253,7 +253,7 @@ impl Subscriptions {
             return kept.clone();
         }
         let found = Arc::new(self.look_up(subject));
-        self.make_room(&found);
+        self.grow(&found);
         self.kept.insert(subject.into(), found.clone());
         found
     }

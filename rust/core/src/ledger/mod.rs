@@ -264,8 +264,8 @@ impl Ledger {
             self.floor = self.delivered;
         } else if consumer_seq == self.floor.0 + 1 {
             if let Some((next, slot)) = self.pending.next_above(seq) {
-                let told = slot.consumer_seq > 0;
-                self.floor = if told { (slot.consumer_seq - 1, next - 1) } else { (consumer_seq, seq) };
+                let is_known = slot.consumer_seq > 0;
+                self.floor = if is_known { (slot.consumer_seq - 1, next - 1) } else { (consumer_seq, seq) };
             }
         }
     }

@@ -25,7 +25,7 @@ from headrace.layouts.layout import THREADS, Layout, Look, OpenRequest, Options,
 from headrace.layouts.places import absolute, check_path, disk_at
 from headrace.layouts.report import Report
 from headrace.layouts.salvage import SalvageReport
-from headrace.layouts.unread import RAFT, UNKNOWN, Unread, strangers
+from headrace.layouts.unread import RAFT, UNKNOWN, Unread, unread_entries
 
 STREAMS, CLUSTER = "streams", "_js_"
 COPY_CACHE_BYTES = 32 << 20
@@ -162,7 +162,7 @@ class JetStreamLayout(Layout):
                 places += _of_accounts(disk, root)
                 break
         for folder in find_streams(disk, path).values():
-            places += strangers(disk, folder, _of_stream)
+            places += unread_entries(disk, folder, _of_stream)
         return places
 
 
@@ -171,8 +171,8 @@ def _of_accounts(disk: Disk, root: str) -> list[Unread]:
     for account, is_dir, _ in disk.list(root):
         if is_dir:
             folder = f"{root}/{account}"
-            places += strangers(disk, folder, _of_account)
-            places += strangers(
+            places += unread_entries(disk, folder, _of_account)
+            places += unread_entries(
                 disk,
                 folder,
                 lambda name, is_dir: RAFT if is_dir and name == CLUSTER else None,

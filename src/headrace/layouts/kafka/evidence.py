@@ -47,10 +47,10 @@ class Known:
         return max(self.recovery_point, self.high_watermark, 0 if self.synced is None else self.synced[2])
 
     def lost(
-        self, directory: str, segments: list[Segment], following: int | None, told: Iterable[Damage] = ()
+        self, directory: str, segments: list[Segment], following: int | None, known: Iterable[Damage] = ()
     ) -> list[Damage]:
         """What should be there and is not. `following` is the offset behind the last sound batch, None if that is not
-        known; `told` are findings that name their offsets."""
+        known; `known` are findings that name their offsets."""
         for base, size, offset in [] if self.synced is None else [self.synced]:
             there = next((segment.size for segment in segments if segment.base == base), None)
             if (there is None or there < size) and (following is None or following < offset):
@@ -62,7 +62,7 @@ class Known:
         first = following
         if first is None or self.acknowledged <= max(first, self.start):
             return []
-        for finding in sorted(told, key=lambda each: each.offset):
+        for finding in sorted(known, key=lambda each: each.offset):
             if finding.kind == "unsound-tail" and finding.next_seq is None:
                 return []
             if finding.first_seq is not None and finding.next_seq is not None and finding.first_seq <= first:

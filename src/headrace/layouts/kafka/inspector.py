@@ -204,8 +204,8 @@ def _thorough(volume: KafkaVolume, name: str, *, live: bool, deep: bool) -> LogV
             view.details["aborted transactions"] = str(found.aborted)
         if not live:
             ends = [segments[-1].base, *(row.next or 0 for row in view.files)] if segments else [0]
-            told = [each for row in view.files for each in row.damage]
-            view.damage += volume.known(name).lost(directory, segments, max(ends), told)
+            known = [each for row in view.files for each in row.damage]
+            view.damage += volume.known(name).lost(directory, segments, max(ends), known)
         if segments:
             view.state = _state(volume, name, segments, view)
     except HeadraceError as problem:

@@ -99,17 +99,19 @@ def _tail(disk: Disk, segments: list[Segment], options: KafkaOptions) -> KafkaSu
 
 def damage_of(segment: Segment, found: KafkaSurvey) -> list[Damage]:
     """A survey's findings as `Damage`."""
-    told = [
+    damage = [
         Damage(segment.log_path, at, to - at, "unsound-tail" if tail else "bad-record", why, first, following)
         for at, to, why, first, following, tail, zeros in found.bad()
         if not zeros
     ]
-    told += [Damage(segment.log_path, at, len(data), "repaired", what) for at, data, what in found.repairs()]
-    told += [
+    damage += [
+        Damage(segment.log_path, at, len(data), "repaired", what) for at, data, what in found.repairs()
+    ]
+    damage += [
         Damage(segment.log_path, at, size, "bad-record", why, first, following)
         for at, size, first, following, why in found.malformed()
     ]
-    return told
+    return damage
 
 
 def _epochs(disk: Disk, directory: str, damage: list[Damage]) -> list[tuple[int, int]]:

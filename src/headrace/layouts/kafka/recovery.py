@@ -77,24 +77,24 @@ def _swap_in(disk: Disk, directory: str, bases: set[int]) -> None:
 
 def mend(disk: Disk, segment: Segment, found: KafkaSurvey) -> list[Damage]:
     """Take the bad batches of a segment out, put single bits right; returns what happened."""
-    told: list[Damage] = []
+    damage: list[Damage] = []
     bad = found.bad()
     for at, to, why, first, following, tail, zeros in bad:
         if zeros:
             continue
         kept = _keep(disk, segment, at, to)
         kind = "unsound-tail" if tail else "bad-record"
-        told.append(
+        damage.append(
             Damage(segment.log_path, at, to - at, kind, f"{why}; its bytes are in {kept}", first, following)
         )
     for at, data, what in found.repairs():
-        told.append(Damage(segment.log_path, at, len(data), "repaired", what))
+        damage.append(Damage(segment.log_path, at, len(data), "repaired", what))
     drop_indexes(disk, segment)
     if all(tail for *_, tail, _ in bad):
         _patch(disk, segment, found)
     else:
         _rewrite(disk, segment, found)
-    return told
+    return damage
 
 
 def _keep(disk: Disk, segment: Segment, at: int, to: int) -> str:

@@ -29,17 +29,17 @@ def apply(log: KafkaLog) -> int:
 def explain(log: KafkaLog) -> list[str]:
     """For each segment, why it is still here."""
     now_ms = log.clock() // NS_PER_MS
-    told: list[str] = []
+    reasons: list[str] = []
     total = sum(segment.size for segment in log.segments)
     for at, segment in enumerate(log.segments):
         newest = log.summary(at, log.segments).max_time_ms
         age = f"its newest message is {(now_ms - newest) // 1000} s old" if newest >= 0 else "it has no times"
-        told.append(
+        reasons.append(
             f"{segment.base:020d}: {segment.size} of {total} bytes; {age}; retention.ms={log.options.retention_ms}, "
             f"retention.bytes={log.options.retention_bytes}"
             + ("; active" if at == len(log.segments) - 1 else "")
         )
-    return told
+    return reasons
 
 
 def _below_start(log: KafkaLog) -> int:

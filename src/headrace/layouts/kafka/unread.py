@@ -12,7 +12,7 @@ from headrace.layouts.kafka import checkpoints
 from headrace.layouts.kafka._kernels import Disk
 from headrace.layouts.kafka.names import SIDE, is_log_name, partition_dirs
 from headrace.layouts.kafka.segments import list_segments
-from headrace.layouts.unread import UNKNOWN, Unread, strangers
+from headrace.layouts.unread import UNKNOWN, Unread, unread_entries
 
 _REMOTE = ("remote-log-index-cache", "_rlmm_cache")
 
@@ -20,11 +20,11 @@ _REMOTE = ("remote-log-index-cache", "_rlmm_cache")
 def unread(disk: Disk, path: str) -> list[Unread]:
     """All of it, for a log directory or one partition's."""
     if is_log_name(path.rpartition("/")[2]):
-        return strangers(disk, path, _of_partition)
-    places = strangers(disk, path, _of_log_dir)
+        return unread_entries(disk, path, _of_partition)
+    places = unread_entries(disk, path, _of_log_dir)
     starts = _starts(disk, path)
     for name, folder in partition_dirs(disk, path).items():
-        places += strangers(disk, folder, _of_partition)
+        places += unread_entries(disk, folder, _of_partition)
         start, segments = starts.get(name), list_segments(disk, folder)
         if start is not None and segments and start < segments[0].base:
             what = f"offsets {start}..{segments[0].base - 1} of {name} are in remote (tiered) storage"

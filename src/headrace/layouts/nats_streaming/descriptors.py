@@ -61,7 +61,7 @@ class Descriptors:
                 entry = None
             if entry is None:
                 if self.limit and len(self._open) >= self.limit:
-                    self._make_room()
+                    self._evict()
                 entry = _Open(self._disk.open(path, mode), writable)
                 self.opened += 1
             self._open[path] = entry
@@ -69,7 +69,7 @@ class Descriptors:
             entry.users += 1
             return entry
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         for path in [path for path, entry in self._open.items() if not entry.users]:
             if len(self._open) < self.limit:
                 return

@@ -83,10 +83,10 @@ def move(
             break
     if not channel.messages:
         channel.first = channel.next
-    _let_go(channel)
+    _remove_slices(channel)
 
 
-def _let_go(channel: Channel) -> None:
+def _remove_slices(channel: Channel) -> None:
     """Files of slices before the front; never the last slice, which keeps the last sequence."""
     if channel.home.read_only:
         return

@@ -75,7 +75,7 @@ class ArchiveLayout(Layout):
         view = VolumeView(path, NAME, self.product, f"manifest {manifest.v}", [])
         view.details = {"origin": manifest.layout, "divided by": ", ".join(manifest.by) or "nothing"}
         view.can_be_salvaged = False
-        view.own_notes = _strangers(on, path, manifest)
+        view.own_notes = _unknown_files(on, path, manifest)
         names = sorted(manifest.logs)
         if log is not None:
             names = choose_logs(manifest.layout, names, (log,), path=path)
@@ -165,12 +165,12 @@ def _names(disk: Disk, root: str, below: str = "") -> Iterator[str]:
             yield from _names(disk, root, f"{below}{name}/") if is_dir else [f"{below}{name}"]
 
 
-def _strangers(disk: Disk, root: str, manifest: Manifest) -> list[str]:
+def _unknown_files(disk: Disk, root: str, manifest: Manifest) -> list[str]:
     """Files that a reader of Parquet would take for a part of the archive."""
     known = {file.path for file in manifest.files}
-    strange = sorted(each for each in _names(disk, root) if each.endswith(".parquet") and each not in known)
+    unknown = sorted(each for each in _names(disk, root) if each.endswith(".parquet") and each not in known)
     return [
-        f"{each}: no file of the archive, but readers of Parquet will take it for one" for each in strange
+        f"{each}: no file of the archive, but readers of Parquet will take it for one" for each in unknown
     ][:NOTED_MAX]
 
 

@@ -29,13 +29,13 @@ PRODUCT = "RabbitMQ"
 class _Done:
     """Counts bytes for the progress bar."""
 
-    def __init__(self, total: int, tell: Progress | None) -> None:
-        self.total, self.bytes, self._tell = total, 0, tell
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.total, self.bytes, self._progress = total, 0, progress
 
     def add(self, count: int) -> None:
         self.bytes += count
-        if self._tell is not None:
-            self._tell(self.bytes, self.total)
+        if self._progress is not None:
+            self._progress(self.bytes, self.total)
 
 
 def view(

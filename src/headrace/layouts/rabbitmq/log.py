@@ -471,7 +471,7 @@ class RabbitLog(Log):
 
     def _save_next(self) -> None:
         """When the files will no longer tell which sequence comes next, say so beside them first."""
-        if self._next and self.kernel.told_next() < self._next:
+        if self._next and self.kernel.next_after_flush() < self._next:
             path = f"{self.directory}/{files.NEXT}"
             text = f"{self._next}\n".encode()
             if files.read_small(self.disk, path) != text:

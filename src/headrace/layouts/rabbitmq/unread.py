@@ -13,7 +13,7 @@ from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq._kernels import Disk
 from headrace.layouts.rabbitmq.names import QueueName, is_directory_name
 from headrace.layouts.rabbitmq.volume import vhost_paths
-from headrace.layouts.unread import UNKNOWN, Unread, strangers
+from headrace.layouts.unread import UNKNOWN, Unread, unread_entries
 
 COORDINATION = "coordination"
 _QUEUES = {"quorum": "quorum queues", "stream": "streams"}
@@ -27,22 +27,24 @@ def unread(disk: Disk, path: str) -> list[Unread]:
     root, vhosts = found or (path, [])
     places: list[Unread] = []
     if root != path:
-        places += strangers(disk, path, _of_node)
-        places += strangers(
+        places += unread_entries(disk, path, _of_node)
+        places += unread_entries(
             disk,
             path,
             lambda name, is_dir: "what a cluster agreed on" if is_dir and name == COORDINATION else None,
             may_hold_messages=False,
         )
     if root not in vhosts:
-        places += strangers(disk, root, lambda name, is_dir: _unless(is_dir and not is_directory_name(name)))
+        places += unread_entries(
+            disk, root, lambda name, is_dir: _unless(is_dir and not is_directory_name(name))
+        )
     for vhost in vhosts:
         places += _of_vhost(disk, vhost)
     return places
 
 
-def _unless(stranger: bool) -> str | None:
-    return UNKNOWN if stranger else None
+def _unless(unknown: bool) -> str | None:
+    return UNKNOWN if unknown else None
 
 
 def _of_node(name: str, is_dir: bool) -> str | None:
@@ -55,9 +57,11 @@ def _of_node(name: str, is_dir: bool) -> str | None:
 
 def _of_vhost(disk: Disk, vhost: str) -> list[Unread]:
     known = {files.QUEUES, files.PERSISTENT, files.TRANSIENT, files.DAMAGED}
-    places = strangers(disk, vhost, lambda name, is_dir: _unless(is_dir and name not in known))
+    places = unread_entries(disk, vhost, lambda name, is_dir: _unless(is_dir and name not in known))
     queues = f"{vhost}/{files.QUEUES}"
-    places += strangers(disk, queues, lambda name, is_dir: _unless(is_dir and not is_directory_name(name)))
+    places += unread_entries(
+        disk, queues, lambda name, is_dir: _unless(is_dir and not is_directory_name(name))
+    )
     if disk.entry(queues) is None:
         return places
     for name, is_dir, _ in disk.list(queues):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from headrace.layouts.rocketmq._kernels import Disk
 from headrace.layouts.rocketmq.names import COMMIT_LOG, DLEDGER, INDEX, QUEUES, SIDE, numbered
-from headrace.layouts.unread import UNKNOWN, Unread, measure, strangers
+from headrace.layouts.unread import UNKNOWN, Unread, measure, unread_entries
 
 TIMER_LOG = "timerlog"
 _ROCKSDB = "queues in RocksDB: the messages of commitlog/ that belong to them are not found"
@@ -28,7 +28,7 @@ _PROBE_BYTES = 4096
 
 def unread(disk: Disk, path: str) -> list[Unread]:
     """All of it, for a store root."""
-    places = strangers(disk, path, _of_store)
+    places = unread_entries(disk, path, _of_store)
     queues, timer = f"{path}/{QUEUES}", f"{path}/{TIMER_LOG}"
     if disk.entry(f"{queues}/CURRENT") is not None:
         places.append(Unread(queues, _ROCKSDB, *measure(disk, queues)))

@@ -233,15 +233,15 @@ def convert(
 class _Steps:
     """Progress in messages: copied, then read on both sides."""
 
-    def __init__(self, tell: Progress | None, total: int) -> None:
-        self._tell, self._total, self._done = tell, max(total, 1), 0
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, max(total, 1), 0
         self._lock = Lock()
 
     def done(self, messages: int) -> None:
         with self._lock:
             self._done += messages
-            if self._tell is not None:
-                self._tell(min(self._done, self._total), self._total)
+            if self._progress is not None:
+                self._progress(min(self._done, self._total), self._total)
 
 
 def _copy_all(
@@ -309,8 +309,8 @@ def _carry(into: Target, how: _How, item: ConvertedLog, carry: Callable[[], Carr
     added when that is done."""
 
     def now() -> None:
-        told = carry()
-        item.readers, item.notes = told.names, item.notes + told.notes
+        carried = carry()
+        item.readers, item.notes = carried.names, item.notes + carried.notes
 
     if into.is_work_queue:
         return

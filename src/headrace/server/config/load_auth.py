@@ -79,18 +79,18 @@ def _user(section: Section, account: str, default: Permissions | None) -> UserOp
         for kind in section.texts("allowed_connection_types", "connection_types", "clients") or ()
     )
     section.finish({"proxy_required": "there is no trusted proxy"})
-    tell = section.findings.problem
+    report = section.findings.problem
     if unknown := kinds - CONNECTION_TYPES:
-        tell(section.place, f"unknown connection type {', '.join(sorted(unknown))}")
+        report(section.place, f"unknown connection type {', '.join(sorted(unknown))}")
     if nkey is not None:
         if name is not None or password is not None:
-            tell(section.place, "a user with an nkey has no name and no password")
+            report(section.place, "a user with an nkey has no name and no password")
         if not is_user_nkey(nkey):
-            tell(section.place, f"{nkey!r} is not the public nkey of a user (56 letters, the first is U)")
+            report(section.place, f"{nkey!r} is not the public nkey of a user (56 letters, the first is U)")
             return None
         return UserOptions(nkey, account, "", nkey, own or default, kinds)
     if name is None:
-        tell(section.place, "a user has neither `user` nor `nkey`")
+        report(section.place, "a user has neither `user` nor `nkey`")
         return None
     return UserOptions(name, account, password or "", None, own or default, kinds)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("headrace.websocket")
 LOG.setLevel(logging.WARNING)  # below that the package tells of each connection; the server does so itself
 
-FRAME_BYTES_STRANGER = 64 << 10
+FRAME_BYTES_BEFORE_AUTH = 64 << 10
 FRAME_BYTES_MIN = 8 << 20
 """Clients put what they kept while they were disconnected into one frame: it may be larger than a message."""
 
@@ -85,7 +85,7 @@ class WebsocketClient(Client):
     def __init__(self, server: NatsServer, options: WebsocketOptions) -> None:
         super().__init__(server)
         self._options = options
-        self._frames = ServerProtocol(max_size=(None, FRAME_BYTES_STRANGER), logger=LOG)
+        self._frames = ServerProtocol(max_size=(None, FRAME_BYTES_BEFORE_AUTH), logger=LOG)
         self._timer: asyncio.TimerHandle | None = None
 
     # The upgrade
@@ -130,7 +130,7 @@ class WebsocketClient(Client):
         frames = self._frames
         if self.connected:
             frames.max_fragment_size = max(
-                FRAME_BYTES_MIN, self.server.options.max_payload + FRAME_BYTES_STRANGER
+                FRAME_BYTES_MIN, self.server.options.max_payload + FRAME_BYTES_BEFORE_AUTH
             )
         frames.receive_data(data)
         for event in frames.events_received():

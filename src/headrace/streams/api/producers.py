@@ -64,7 +64,7 @@ def raise_floor(api: Api, call: Call) -> Outcome:
     request = read(call.payload, ProducerSettleRequest, strict=api.facts.strict)
     stream = _own(call)
     marks = stream.marks
-    marks.check_room(request.producer)
+    marks.check_space(request.producer)
     now_ns = stream.engine.clock()
 
     def work() -> Fields:

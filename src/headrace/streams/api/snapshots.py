@@ -161,22 +161,22 @@ class Outgoing(_Transfer):
         self._go_on()
 
     def _go_on(self) -> None:
-        room = self._window - self._under_way
-        if self._making or self.ended or self._exhausted or room < self._chunk:
+        free = self._window - self._under_way
+        if self._making or self.ended or self._exhausted or free < self._chunk:
             return
         self._making = True
         self.expect_within(WHOLE_NS)
-        self.engine.off_loop(lambda: self._make(min(room, AT_ONCE_BYTES)), self._made)
+        self.engine.off_loop(lambda: self._make(min(free, AT_ONCE_BYTES)), self._made)
 
-    def _make(self, room: int) -> list[bytes]:
-        """Off the loop: full chunks up to `room` bytes; at the end what is left."""
+    def _make(self, free: int) -> list[bytes]:
+        """Off the loop: full chunks up to `free` bytes; at the end what is left."""
         if self._pieces is None:
             whole = self.stream.store.snapshot(
                 WHOLE_NS / SECOND_NS, not self._request.no_consumers, self._request.jsck
             )
             self._pieces = iter(whole.chunks)
         made, data = list[bytes](), bytearray(self._rest)
-        while len(made) * self._chunk < room - self._chunk + 1:
+        while len(made) * self._chunk < free - self._chunk + 1:
             while len(data) < self._chunk and not self._exhausted:
                 piece = next(self._pieces, None)
                 if piece is None:

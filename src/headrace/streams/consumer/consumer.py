@@ -149,7 +149,7 @@ class Consumer:
         else:
             self._send(now)
         if self.config.max_deliver > 0:
-            self._tell_exceeded()
+            self._report_exceeded()
         self._schedule(now)
 
     def _send(self, now: int) -> None:
@@ -209,7 +209,7 @@ class Consumer:
         if self.config.ack_policy == "none" and self.stream.config.retention != "limits":
             self.on_acked(batch.positions()[:taken])
 
-    def _tell_exceeded(self) -> None:
+    def _report_exceeded(self) -> None:
         for seq, deliveries in self.ledger.take_exceeded():
             self.advisories.max_deliveries(self.stream.account, self.stream.name, self.name, seq, deliveries)
 

@@ -104,17 +104,17 @@ class Position:
     def choose(self, ledger: Ledger, store: StreamStore, msgs: int, size: int, below: int | None) -> Batch:
         """The next messages, at most so many and (but for the first) so many bytes; `why` says where they come from, or
         why there are none. `below`: nothing at or above this sequence is durable yet."""
-        room = msgs if msgs < MSGS_MAX else MSGS_MAX
+        msgs_max = msgs if msgs < MSGS_MAX else MSGS_MAX
         self.gone = ()
-        if ledger.num_due and (due := ledger.due(room)):
+        if ledger.num_due and (due := ledger.due(msgs_max)):
             return self._again(store, due, size)
         if self.max_ack_pending > 0:
-            room = min(room, self.max_ack_pending - ledger.num_pending)
-            if room <= 0:
+            msgs_max = min(msgs_max, self.max_ack_pending - ledger.num_pending)
+            if msgs_max <= 0:
                 return self._chosen(Why.STALLED, NOTHING, 0)
         if self.skip_list:
-            return self._skip_list(store, room, size, below)
-        batch, look_on = store.read_matching(self.next_seq, room, size, self.filters, below, LOADS_MAX)
+            return self._skip_list(store, msgs_max, size, below)
+        batch, look_on = store.read_matching(self.next_seq, msgs_max, size, self.filters, below, LOADS_MAX)
         why = Why.NEW
         if not len(batch):
             end = store.last_seq + 1 if below is None else below
@@ -138,9 +138,9 @@ class Position:
                 self.gone = sorted(set(looked_at).difference(there))
         return self._chosen(Why.AGAIN, batch, 0)
 
-    def _skip_list(self, store: StreamStore, room: int, size: int, below: int | None) -> Batch:
+    def _skip_list(self, store: StreamStore, msgs_max: int, size: int, below: int | None) -> Batch:
         """The next of the snapshot, as far as it is durable. What was removed since is passed over."""
-        next_ones = [seq for seq in self.skip_list.first(room) if below is None or seq < below]
+        next_ones = [seq for seq in self.skip_list.first(msgs_max) if below is None or seq < below]
         if not next_ones:
             return self._chosen(Why.END, NOTHING, 0)
         batch = store.load_msgs(next_ones, size)

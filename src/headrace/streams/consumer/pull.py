@@ -45,7 +45,7 @@ class PullDelivery:
         self.queues: Queues = queues_for(consumer)
         self.requested_at = self.engine.now()
         self._listening: list[int] = []
-        self._hopeless = False
+        self._send_nothing = False
         self._deadline: int | None = None
         """No request is over or due a heartbeat before this."""
 
@@ -91,13 +91,13 @@ class PullDelivery:
         for index, (payload, count) in enumerate(run.groups()):
             pull = parse_pull(payload)
             refusal = self._refusal(pull)
-            room = self._room(count) if refusal is None else 0
+            free = self._free_slots(count) if refusal is None else 0
             if pull.expires or pull.heartbeat:
                 self._note_deadline(pull, now)
-            if refusal is None and room >= count and self.queues.add_group(run, index, pull, now):
+            if refusal is None and free >= count and self.queues.add_group(run, index, pull, now):
                 continue
             for number, reply in enumerate(run.replies(index)):
-                if refusal is None and number < room:
+                if refusal is None and number < free:
                     self.queues.add(reply, pull, now)
                 elif refusal is not None or not pull.heartbeat:
                     self.send_status(reply, refusal or EXCEEDED_WAITING)
@@ -108,7 +108,7 @@ class PullDelivery:
         pull = parse_pull(payload)
         refusal = self._refusal(pull)
         self._note_deadline(pull, now)
-        if refusal is None and self._room(1):
+        if refusal is None and self._free_slots(1):
             self.queues.add(reply, pull, now)
         elif refusal is not None or not pull.heartbeat:
             self.send_status(reply, refusal or EXCEEDED_WAITING)
@@ -133,13 +133,13 @@ class PullDelivery:
             return NO_MESSAGES
         return REQUESTS_PENDING if 0 < pending < self.queues.wanted() else None
 
-    def _room(self, count: int) -> int:
+    def _free_slots(self, count: int) -> int:
         """How many of so many more requests may wait."""
-        room = self.consumer.config.max_waiting - len(self.queues)
-        if room < count:
+        free = self.consumer.config.max_waiting - len(self.queues)
+        if free < count:
             self.queues.drop_deserted(self.exchange, self.account)
-            room = max(self.consumer.config.max_waiting - len(self.queues), 0)
-        return room
+            free = max(self.consumer.config.max_waiting - len(self.queues), 0)
+        return free
 
     def _note_deadline(self, pull: Pull, now: int) -> None:
         wait = pull.heartbeat or pull.expires
@@ -150,8 +150,8 @@ class PullDelivery:
 
     def wants(self, now: int) -> int:
         """How many messages may go; 0 when nobody waits for any."""
-        if self._hopeless:
-            self._hopeless = False
+        if self._send_nothing:
+            self._send_nothing = False
             return 0
         return self.queues.servable()
 
@@ -173,16 +173,16 @@ class PullDelivery:
             consumer.config.headers_only,
         )
         if over:
-            self._tell_ended(over)
+            self._report_ended(over)
         if self.engine.alone:
             self.engine.host.send_early()
         if taken == len(batch):
             return taken, batch.payload_bytes
-        self._hopeless = not taken and len(queues) == before
+        self._send_nothing = not taken and len(queues) == before
         self.engine.stalled[consumer] = None  # perhaps because clients do not read: woken when they do
         return taken, batch.slice(0, taken).payload_bytes
 
-    def _tell_ended(self, over: list[tuple[bytes, str, int, int]]) -> None:
+    def _report_ended(self, over: list[tuple[bytes, str, int, int]]) -> None:
         for reply, how, msgs, size in over:
             if how == "too large":
                 self.send_status(reply, with_pending("409 Message Size Exceeds MaxBytes", msgs, size))

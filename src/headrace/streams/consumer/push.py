@@ -36,7 +36,7 @@ class FlowControl:
         """The request that waits for its answer."""
         self._covered = 0
 
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes that may go now; up to where the next request is due, if none is under way."""
         limit = self.window if self.awaited else self.window // 2
         return max(limit - self.under_way + 1, 0)
@@ -70,7 +70,7 @@ class RateLimit:
         self.rate, self.burst = max(bits_per_second // 8, 1), burst
         self._bytes, self._at = float(burst), now
 
-    def room(self, now: int) -> int:
+    def free_bytes(self, now: int) -> int:
         self._bytes = min(self._bytes + (now - self._at) * self.rate / 1e9, self.burst)
         self._at = now
         return max(int(self._bytes), 0)
@@ -195,15 +195,15 @@ class PushDelivery:
         if self.flow is not None:
             if self.flow.full:
                 return 0
-            size = min(size, max(self.flow.room(), 1))
+            size = min(size, max(self.flow.free_bytes(), 1))
         if self._is_behind():
             return 0
         if self.rate is not None:
-            room = self.rate.room(now)
-            if room <= 0:
+            free_bytes = self.rate.free_bytes(now)
+            if free_bytes <= 0:
                 self._throttled = True
                 return 0
-            size = min(size, room)
+            size = min(size, free_bytes)
         self.bytes_wanted = size
         return MSGS_MAX
 

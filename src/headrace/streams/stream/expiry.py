@@ -129,12 +129,12 @@ class Expiry:
             due.append(heapq.heappop(self._heap))
         return due
 
-    def _take_aged(self, now_ns: int, room: int) -> list[int]:
+    def _take_aged(self, now_ns: int, msgs_max: int) -> list[int]:
         max_age = self._stream.config.max_age
-        if max_age <= 0 or self._age_due is None or self._age_due > now_ns or room <= 0:
+        if max_age <= 0 or self._age_due is None or self._age_due > now_ns or msgs_max <= 0:
             return []
         aged: list[int] = []
-        batch = self._store.read(self._age_from, room, SLICE_BYTES)
+        batch = self._store.read(self._age_from, msgs_max, SLICE_BYTES)
         times, positions = batch.times(), batch.positions()
         old = next((at for at, time_ns in enumerate(times) if time_ns + max_age > now_ns), len(times))
         if old:

@@ -48,9 +48,9 @@ def ingest(stream: Stream, run: PublishRun) -> None:
     elif (start := _take(stream, run, 0)) < count:
         stream.fence()
         stream.engine.do_in_steps(stream, _take_rest(stream, run, start))
-    told = None if stream.config.no_ack else run
+    answered = None if stream.config.no_ack else run
     # A large rollup is answered when what it replaces is gone.
-    stream.when_unfenced(partial(_answer, stream, run, told))
+    stream.when_unfenced(partial(_answer, stream, run, answered))
 
 
 def _take_rest(stream: Stream, run: PublishRun, start: int) -> Iterator[None]:
@@ -90,11 +90,11 @@ def _take(stream: Stream, run: PublishRun, start: int) -> int:
     return start
 
 
-def _answer(stream: Stream, run: PublishRun, told: PublishRun | None) -> None:
+def _answer(stream: Stream, run: PublishRun, answered: PublishRun | None) -> None:
     store = stream.store
     if stream.in_memory or not stream.engine.sync_needed:
-        stream.engine.at_end(partial(stream.stored, told))
-    elif told is None:
+        stream.engine.at_end(partial(stream.stored, answered))
+    elif answered is None:
         stream.engine.after(store, None, partial(stream.stored, None))
     else:
         mark = store.mark

@@ -68,7 +68,7 @@ def checks(config: StreamConfig) -> list[tuple[object, ...]]:
         size = config.max_bytes if config.max_bytes > 0 else UNBOUNDED
         if config.discard_new_per_subject:
             msgs = 0  # every message is asked for: the limit is per subject
-        plan.append(("room", msgs, size))
+        plan.append(("limits", msgs, size))
     return plan
 
 

@@ -192,7 +192,7 @@ class ProducerMarks:
         if verdict == "malformed":
             shown = f"{_shown(name)} and {_shown(numbers)}"
             raise api_error("HRProducerHeaderF", seen=shown)
-        if verdict in ("room", "producers"):
+        if verdict in ("bytes", "producers"):
             raise api_error(
                 f"HRProducer{verdict.title()}ExceededF", producer=_shown(name), max=_limit(verdict)
             )
@@ -221,7 +221,7 @@ class ProducerMarks:
         self.producers.stored(self._store.complete)
         self.producers.forget()
 
-    def check_room(self, name: str) -> None:
+    def check_space(self, name: str) -> None:
         """Whether one more producer may be named by hand; ApiError if not, or if that is no name."""
         verdict = self._judged(name.encode(), b"0").verdict
         if verdict == "malformed":
@@ -324,4 +324,4 @@ def _shown(value: bytes | None) -> str:
 
 
 def _limit(verdict: str) -> int:
-    return BYTES_MAX >> 20 if verdict == "room" else PRODUCERS_MAX
+    return BYTES_MAX >> 20 if verdict == "bytes" else PRODUCERS_MAX

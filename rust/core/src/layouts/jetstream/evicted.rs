@@ -30,7 +30,7 @@ impl Evicted {
     }
 
     /// The sequences, and whether there were too many to list.
-    pub fn told(&self) -> (&[u64], bool) {
+    pub fn listed(&self) -> (&[u64], bool) {
         (&self.listed, self.many)
     }
 

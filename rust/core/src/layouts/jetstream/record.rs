@@ -53,10 +53,10 @@ pub enum Fault {
     Short { left: usize },
     #[error("record length {len}, expected 30 to {max}")]
     Length { len: usize, max: usize },
-    #[error("subject length {len}, only {room} bytes of body")]
-    SubjectLength { len: usize, room: usize },
-    #[error("header length {len}, only {room} bytes of body")]
-    HeaderLength { len: usize, room: usize },
+    #[error("subject length {len}, only {space} bytes of body")]
+    SubjectLength { len: usize, space: usize },
+    #[error("header length {len}, only {space} bytes of body")]
+    HeaderLength { len: usize, space: usize },
     #[error("hash {seen:016x}, expected {expected:016x}")]
     Hash { seen: u64, expected: u64 },
     #[error("record of {len} bytes not looked at: the bytes before it claim too many records")]
@@ -91,20 +91,20 @@ impl View {
             return Err(Fault::Length { len, max });
         }
         let subject_len = u16::from_le_bytes([record[SUBJECT_LENGTH], record[SUBJECT_LENGTH + 1]]) as usize;
-        let room = len - RECORD_BYTES_MIN;
-        if subject_len > room {
-            return Err(Fault::SubjectLength { len: subject_len, room });
+        let space = len - RECORD_BYTES_MIN;
+        if subject_len > space {
+            return Err(Fault::SubjectLength { len: subject_len, space });
         }
         let header_len = if raw_length & HEADERS_BIT == 0 {
             None
         } else {
-            let room = room - subject_len;
-            if room < HEADER_LENGTH_SIZE {
-                return Err(Fault::HeaderLength { len: 0, room });
+            let space = space - subject_len;
+            if space < HEADER_LENGTH_SIZE {
+                return Err(Fault::HeaderLength { len: 0, space });
             }
             let header_len = u32_at(record, SUBJECT + subject_len) as usize;
-            if header_len > room - HEADER_LENGTH_SIZE {
-                return Err(Fault::HeaderLength { len: header_len, room: room - HEADER_LENGTH_SIZE });
+            if header_len > space - HEADER_LENGTH_SIZE {
+                return Err(Fault::HeaderLength { len: header_len, space: space - HEADER_LENGTH_SIZE });
             }
             Some(header_len)
         };

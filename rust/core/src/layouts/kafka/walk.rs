@@ -167,7 +167,7 @@ impl Walker {
             return Ok(false);
         }
         // Where nothing is lost between the last batch and this one.
-        let room = (self.sound_end == at).then_some(self.last + 1 + (header.last - header.base) + 1);
+        let expected = (self.sound_end == at).then_some(self.last + 1 + (header.last - header.base) + 1);
         let mut place = at + header.size as u64;
         for _ in 0..WITNESSES {
             let next = Header::parse(self.window.upto(place, PEEK)?);
@@ -175,7 +175,7 @@ impl Walker {
             if passed_over && let Ok(next) = self.intact_at(place)? {
                 let behind = Header::parse(self.window.upto(place + next.size as u64, PEEK)?);
                 let follows = behind.is_ok_and(|behind| behind.base == next.last + 1);
-                if Some(next.base) == room || follows || (self.is_near(place, &next) && !self.is_near(at, header)) {
+                if Some(next.base) == expected || follows || (self.is_near(place, &next) && !self.is_near(at, header)) {
                     return Ok(true);
                 }
             }

@@ -64,9 +64,9 @@ impl SegmentWriter {
     pub fn append(&mut self, encoded: &Encoded, from: usize, bytes_max: u64) -> DiskResult<usize> {
         let pieces = &encoded.pieces[from..];
         let Some(first) = pieces.first() else { return Ok(0) };
-        let room = bytes_max.saturating_sub(self.size) as usize;
+        let left = bytes_max.saturating_sub(self.size) as usize;
         let end_of = |count: usize| pieces[count - 1].at + pieces[count - 1].header.size;
-        let mut taken = pieces.partition_point(|piece| piece.at + piece.header.size - first.at <= room);
+        let mut taken = pieces.partition_point(|piece| piece.at + piece.header.size - first.at <= left);
         if taken == 0 && self.size == 0 {
             taken = 1;
         }

@@ -160,9 +160,9 @@ pub fn encode(
 ) -> Result<Encoded, EncodeError> {
     let messages = &batch.entries()[start.min(batch.len())..];
     let mut out = Encoded { next: rules.next, last_time: rules.not_before, ..Encoded::default() };
-    let room = usize::try_from(rules.msgs_left).unwrap_or(usize::MAX).min(messages.len()).max(1);
-    out.data.reserve(room.min(1 << 16) * 64);
-    out.index.reserve(room.min(1 << 16) * index::ENTRY);
+    let expected = usize::try_from(rules.msgs_left).unwrap_or(usize::MAX).min(messages.len()).max(1);
+    out.data.reserve(expected.min(1 << 16) * 64);
+    out.index.reserve(expected.min(1 << 16) * index::ENTRY);
     for (count, message) in messages.iter().enumerate() {
         let full = count as u64 >= rules.msgs_left || out.counted >= rules.bytes_left;
         if full && count > 0 {

@@ -175,7 +175,7 @@ impl Text<'_> {
 
 /// Every field, for people and columns: properties under their AMQP names, headers under their own, what belongs to
 /// the envelope as `amqp-exchange`, `amqp-cc`, `amqp-expiry`. Several values of one name come one after the other.
-pub fn each_text<'a, E>(raw: &'a [u8], mut tell: impl FnMut(&'a [u8], Text<'a>) -> Result<(), E>) -> Result<(), E> {
+pub fn each_text<'a, E>(raw: &'a [u8], mut visit: impl FnMut(&'a [u8], Text<'a>) -> Result<(), E>) -> Result<(), E> {
     let Some(block) = Block::parse(raw) else { return Ok(()) };
     for (field, name) in NAMES.iter().enumerate() {
         let Some(range) = block.field(field) else { continue };
@@ -183,14 +183,14 @@ pub fn each_text<'a, E>(raw: &'a [u8], mut tell: impl FnMut(&'a [u8], Text<'a>) 
             HEADERS => {
                 let (table, mut at) = (&raw[..range.end], range.start);
                 while let Some((name, kind, value)) = next_field(table, &mut at) {
-                    each_value(&raw[name], table, kind, value, &mut tell)?;
+                    each_value(&raw[name], table, kind, value, &mut visit)?;
                 }
             }
             DELIVERY_MODE | PRIORITY | TIMESTAMP => {
                 let mut at = range.start;
-                tell(name.as_bytes(), Text::Unsigned(number(raw, &mut at, range.len()).unwrap_or(0)))?;
+                visit(name.as_bytes(), Text::Unsigned(number(raw, &mut at, range.len()).unwrap_or(0)))?;
             }
-            _ => tell(name.as_bytes(), Text::Bytes(&raw[range]))?,
+            _ => visit(name.as_bytes(), Text::Bytes(&raw[range]))?,
         }
     }
     if block.end == raw.len() {
@@ -198,13 +198,13 @@ pub fn each_text<'a, E>(raw: &'a [u8], mut tell: impl FnMut(&'a [u8], Text<'a>) 
     }
     let envelope = Envelope::parse(&raw[block.end..]);
     if !envelope.exchange.is_empty() {
-        tell(b"amqp-exchange", Text::Bytes(envelope.exchange))?;
+        visit(b"amqp-exchange", Text::Bytes(envelope.exchange))?;
     }
     for key in &envelope.keys {
-        tell(b"amqp-cc", Text::Bytes(key))?;
+        visit(b"amqp-cc", Text::Bytes(key))?;
     }
     if envelope.expiry_us != 0 {
-        tell(b"amqp-expiry", Text::Unsigned(envelope.expiry_us))?;
+        visit(b"amqp-expiry", Text::Unsigned(envelope.expiry_us))?;
     }
     Ok(())
 }
@@ -215,14 +215,14 @@ fn each_value<'a, E>(
     table: &'a [u8],
     kind: u8,
     value: Range<usize>,
-    tell: &mut impl FnMut(&'a [u8], Text<'a>) -> Result<(), E>,
+    visit: &mut impl FnMut(&'a [u8], Text<'a>) -> Result<(), E>,
 ) -> Result<(), E> {
     if kind != b'A' {
-        return tell(name, text(table, kind, value, 0));
+        return visit(name, text(table, kind, value, 0));
     }
     let (array, mut at) = (&table[..value.end], value.start);
     while let Some((kind, value)) = next_value(array, &mut at) {
-        tell(name, text(array, kind, value, 0))?;
+        visit(name, text(array, kind, value, 0))?;
     }
     Ok(())
 }

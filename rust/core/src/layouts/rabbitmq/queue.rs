@@ -380,7 +380,7 @@ impl QueueIndex {
     }
 
     /// Above every sequence that the segment files will show after a flush.
-    pub fn told_next(&self) -> u64 {
+    pub fn next_after_flush(&self) -> u64 {
         let newest = self.segments.iter().rev().find(|(_, segment)| segment.unacked > 0);
         newest.map_or(0, |(number, segment)| number * self.count + u64::from(segment.row().top))
     }

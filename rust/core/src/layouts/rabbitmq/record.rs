@@ -280,7 +280,7 @@ fn gap(data: &[u8], from: usize, to: usize) -> Finding {
 }
 
 /// Every action in the journal, in order.
-pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
+pub fn walk_journal(data: &[u8], mut visit: impl FnMut(Action)) -> Vec<Finding> {
     let form = Form::Journal;
     let (mut at, mut findings, mut last) = (0, Vec::new(), None::<u64>);
     let mut credit = Credit::new(data.len() as u64);
@@ -294,7 +294,7 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
         // A deliver that says the number of the publish before it is whole, also where its zeros begin a sector.
         let cut = touches_hole(data, at, 8) && last != Some(sequence);
         if !form.is_publish(head) && !disguised && !cut {
-            tell(if form.kind(head) == 2 { Action::Deliver(sequence) } else { Action::Ack(sequence) });
+            visit(if form.kind(head) == 2 { Action::Deliver(sequence) } else { Action::Ack(sequence) });
             at += form.head_bytes();
             continue;
         }
@@ -315,12 +315,12 @@ pub fn walk_journal(data: &[u8], mut tell: impl FnMut(Action)) -> Vec<Finding> {
                     findings.push(Finding::new("repaired", at, publish.end - at, what).about(publish.number));
                 }
                 (at, last) = (publish.end, Some(publish.number));
-                tell(Action::Publish(publish));
+                visit(Action::Publish(publish));
             }
             Err(Trouble::Bad { number, end }) if !zeros && !cut && form.delivered_at(data, end, number) => {
                 let text = "the message cannot be read";
                 findings.push(Finding::new("bad-record", at, end - at, text).about(number));
-                tell(Action::Lost(number));
+                visit(Action::Lost(number));
                 at = end;
             }
             _ => {
@@ -369,7 +369,7 @@ fn own_number(data: &[u8], publish: &Publish, last: Option<u64>, count: u64) -> 
 }
 
 /// Every action in a segment file of `count` entries.
-pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Vec<Finding> {
+pub fn walk_segment(data: &[u8], count: u64, mut visit: impl FnMut(Action)) -> Vec<Finding> {
     let form = Form::Segment;
     let mut seen = vec![0u8; count as usize]; // 1 published, 2 delivered, 3 acked
     let (mut at, mut findings) = (0, Vec::new());
@@ -389,7 +389,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
                 let text = "a rel-only record that differs in one bit from the publish before it";
                 findings.push(Finding::new("repaired", at, 2, text).about(own));
                 seen[own as usize] = 2;
-                tell(Action::Deliver(own));
+                visit(Action::Deliver(own));
                 at += 2;
                 continue;
             }
@@ -400,7 +400,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
                     None => {}
                 }
                 seen[number as usize] = known + 1;
-                tell(if known == 1 { Action::Deliver(number) } else { Action::Ack(number) });
+                visit(if known == 1 { Action::Deliver(number) } else { Action::Ack(number) });
                 at += 2;
                 continue;
             }
@@ -436,7 +436,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
                 if seen[number as usize] == 0 {
                     seen[number as usize] = 1;
                     newest = Some(number);
-                    tell(Action::Publish(publish));
+                    visit(Action::Publish(publish));
                 } else {
                     let text = "a second publish for the same entry; the first is used";
                     findings.push(Finding::new("bad-record", at, end - at, text).about(number));
@@ -450,7 +450,7 @@ pub fn walk_segment(data: &[u8], count: u64, mut tell: impl FnMut(Action)) -> Ve
                 findings.push(Finding::new("bad-record", at, end - at, text).about(number));
                 if seen[number as usize] == 0 {
                     seen[number as usize] = 1;
-                    tell(Action::Lost(number));
+                    visit(Action::Lost(number));
                 }
                 at = end;
             }

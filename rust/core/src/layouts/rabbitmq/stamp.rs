@@ -8,24 +8,24 @@ const OURS: &str = "headrace.";
 
 /// Of all files under `path`; files of ours do not count, but for the one called `but`.
 pub fn of_tree(disk: &dyn Disk, path: &str, but: &str) -> DiskResult<u64> {
-    let mut told = Vec::new();
-    walk(disk, path, "", but, 0, &mut told)?;
-    Ok(HashKey::new(&[0; 32]).hash(&told))
+    let mut seen = Vec::new();
+    walk(disk, path, "", but, 0, &mut seen)?;
+    Ok(HashKey::new(&[0; 32]).hash(&seen))
 }
 
-fn walk(disk: &dyn Disk, root: &str, under: &str, but: &str, depth: usize, told: &mut Vec<u8>) -> DiskResult<()> {
+fn walk(disk: &dyn Disk, root: &str, under: &str, but: &str, depth: usize, seen: &mut Vec<u8>) -> DiskResult<()> {
     for entry in disk.list(&format!("{root}{under}"))? {
         if depth > DEPTH_MAX || (entry.name.starts_with(OURS) && entry.name != but) {
             continue;
         }
         let at = format!("{under}/{}", entry.name);
-        told.extend_from_slice(&(at.len() as u64).to_be_bytes());
-        told.extend_from_slice(at.as_bytes());
+        seen.extend_from_slice(&(at.len() as u64).to_be_bytes());
+        seen.extend_from_slice(at.as_bytes());
         if entry.is_dir {
-            walk(disk, root, &at, but, depth + 1, told)?;
+            walk(disk, root, &at, but, depth + 1, seen)?;
         } else {
-            told.extend_from_slice(&entry.len.to_be_bytes());
-            told.extend_from_slice(&disk.stamp(&format!("{root}{at}"))?.to_be_bytes());
+            seen.extend_from_slice(&entry.len.to_be_bytes());
+            seen.extend_from_slice(&disk.stamp(&format!("{root}{at}"))?.to_be_bytes());
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ pub enum EncodeError {
     #[error("message {at}: a name or value with a byte 1 or 2 in it cannot be a property")]
     BadProperty { at: usize },
     #[error("message {at}: the file size {file} has no room for its {size} bytes")]
-    NoRoom { at: usize, size: usize, file: u64 },
+    LargerThanFile { at: usize, size: usize, file: u64 },
     #[error("message {at}: position {given} is not the next one, {next}: this layout's queues have no gaps")]
     Gap { at: usize, given: u64, next: i64 },
 }
@@ -57,8 +57,8 @@ pub struct Encoded {
 
 pub fn encode(batch: &Batch, rules: &EncodeRules<'_>) -> Result<Encoded, EncodeError> {
     let mut out = Encoded { next_address: rules.address, ..Encoded::default() };
-    let room = FIXED + rules.topic.len() + CRC_PROPERTY;
-    out.bytes.reserve(batch.payload_bytes() as usize + batch.len() * (room + 8));
+    let overhead = FIXED + rules.topic.len() + CRC_PROPERTY;
+    out.bytes.reserve(batch.payload_bytes() as usize + batch.len() * (overhead + 8));
     out.entries.reserve(batch.len() * ENTRY);
     let (mut properties, mut offset) = (Vec::new(), rules.first);
     for (at, item) in batch.entries().iter().enumerate() {
@@ -99,7 +99,7 @@ fn one(
     }
     let size = FIXED + body.len() + rules.topic.len() + properties_len;
     if (size + BLANK) as u64 > rules.file_bytes {
-        return Err(EncodeError::NoRoom { at, size, file: rules.file_bytes });
+        return Err(EncodeError::LargerThanFile { at, size, file: rules.file_bytes });
     }
     let left = rules.file_bytes - out.next_address % rules.file_bytes;
     if (size + BLANK) as u64 > left {

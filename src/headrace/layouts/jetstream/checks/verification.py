@@ -227,9 +227,9 @@ def _stream_report(
                 report.problems.append(block.problem)
     try:
         damage, notes = audit_indexes(disk, found, indexes, blocks, threads)
-        told, of_consumers, more = audit_consumers(disk, found)
-        report.consumers = len(told.consumers)
-        seen = audit_evidence(disk, found, indexes, blocks, told.max_stream_seq)
+        audit, of_consumers, more = audit_consumers(disk, found)
+        report.consumers = len(audit.consumers)
+        seen = audit_evidence(disk, found, indexes, blocks, audit.max_stream_seq)
         named = {each.file for each in seen.damage}
         report.damage += [each for each in damage if each.kind != "missing" or each.file not in named]
         report.damage += of_consumers + seen.damage

@@ -11,13 +11,13 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 #[tokio::main]
 async fn main() -> Outcome<()> {
     let url = std::env::args().nth(1).ok_or("an address is needed")?;
-    let (told, mut events) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
     let client = ConnectOptions::new()
         .event_callback(move |event| {
-            let told = told.clone();
+            let sender = sender.clone();
             async move {
                 if matches!(event, Event::Connected) {
-                    let _ = told.send(());
+                    let _ = sender.send(());
                 }
             }
         })
