@@ -1,4 +1,4 @@
-"""The source document's claim: many topics in one shared log (RocketMQ) against one log per partition (Kafka).
+"""A claim often made: many topics in one shared log (RocketMQ) against one log per partition (Kafka).
 
     python -m bench topics --json bench/results/topics.json      the figures
     python -m bench.topics_plot                                  docs/internals/topics.svg from them

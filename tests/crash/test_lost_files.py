@@ -14,7 +14,7 @@ import pytest
 
 from headrace._core import Batch, Disk
 from headrace.layouts.base import Log, Volume
-from headrace.layouts.layout import OpenRequest, Options
+from headrace.layouts.layout import LayoutOptions, OpenRequest
 from headrace.layouts.registry import layout_named
 
 PATH = "/store/logs"
@@ -36,7 +36,7 @@ class Case:
 
     def open(self, disk: Disk, mode: str = "r", *, create: bool = False) -> Volume:
         where = layout_named(self.layout)
-        options: Options = where.options.of(self.options)
+        options: LayoutOptions = where.options.of(self.options)
         return where.open(PATH, OpenRequest(mode=mode, create=create, options=options, disk=disk))
 
     def write(self, *, clean: bool) -> Disk:

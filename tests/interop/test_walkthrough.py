@@ -1,4 +1,4 @@
-"""The source document's walk-through with the real `nats` command, on Headrace and on nats-server 2.15.2, field by field.
+"""A walk-through with the real `nats` command, on Headrace and on nats-server 2.15.2, field by field.
 
 Where the document's numbers are those of an old server (it counts the next consumer sequence, not the last), the real
 server is right; docs/guides/model-differences.md lists that.

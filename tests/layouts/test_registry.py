@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.layouts.layout import Layout, OpenRequest, Options
+from headrace.layouts.layout import Layout, LayoutOptions, OpenRequest
 from headrace.layouts.registry import ARCHIVE, LAYOUTS, layout_at, layout_named
 from headrace.ops.archive import ArchiveOptions, archive
 
@@ -37,7 +37,9 @@ def bodies(path: str) -> list[bytes]:
 def test_every_layout_is_one_class() -> None:
     for name in (*LAYOUTS, ARCHIVE):
         layout = layout_named(name)
-        assert isinstance(layout, Layout) and layout.name == name and issubclass(layout.options, Options)
+        assert (
+            isinstance(layout, Layout) and layout.name == name and issubclass(layout.options, LayoutOptions)
+        )
         assert type(pickle.loads(pickle.dumps(layout))) is type(layout)
     with pytest.raises(headrace.BadInput, match="unknown layout"):
         layout_named("pulsar")
@@ -98,6 +100,6 @@ def test_a_request_that_makes_no_sense_is_refused_alike(tmp_path: Path) -> None:
         with pytest.raises(headrace.BadInput, match="mode"):
             layout_named(name).open(path, OpenRequest(mode="w"))
         with pytest.raises(headrace.BadInput, match="options of another layout"):
-            layout_named(name).open(path, OpenRequest(options=Options()))
+            layout_named(name).open(path, OpenRequest(options=LayoutOptions()))
         with pytest.raises(headrace.BadInput, match="unknown option"):
             headrace.open(path, no_such_option=1)

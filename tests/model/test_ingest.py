@@ -1,4 +1,4 @@
-"""The everyday way of a publish: taken in with one step of the core, and answered before the books are closed."""
+"""The everyday way of a publish: taken in with one step of the core, and answered before its state is updated."""
 
 from __future__ import annotations
 

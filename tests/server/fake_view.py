@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.server.config.load import load
-from headrace.server.config.options import AccountJetStream, Options
-from headrace.server.config.problems import Place
+from headrace.server.config.options import AccountJetStream, ServerOptions
+from headrace.server.config.problems import ConfigPosition
 from headrace.server.config.text import read_text
 from headrace.server.view import (
     AccountFacts,
     ConnectionFacts,
-    Finding,
+    HealthFinding,
     JetStreamFacts,
     JsAccountFacts,
-    ServerFacts,
+    ServerDescription,
     StreamFacts,
     SubscriptionFacts,
     SubscriptionStats,
@@ -52,8 +52,8 @@ def consumer(name: str, durable: bool, pending: int) -> dict[str, Any]:
 CONSUMERS = [consumer("C", True, 9), consumer("e1", False, 4), consumer("e2", False, 5)]
 
 
-def _options() -> Options:
-    options = load(read_text(CONFIG, environment={}), Place("fake"))
+def _options() -> ServerOptions:
+    options = load(read_text(CONFIG, environment={}), ConfigPosition("fake"))
     return replace(options, config_file="fake.conf", config_digest="sha256:00")
 
 
@@ -66,15 +66,15 @@ def stream(name: str, consumers: Sequence[Mapping[str, Any]] = ()) -> StreamFact
 class FakeView:
     """Change the fields to change the server."""
 
-    options: Options = field(default_factory=_options)
+    options: ServerOptions = field(default_factory=_options)
     now_ns: int = field(default_factory=time.time_ns)
     has_jetstream: bool = True
-    trouble: list[Finding] = field(default_factory=list[Finding])
+    trouble: list[HealthFinding] = field(default_factory=list[HealthFinding])
     kicked: list[int] = field(default_factory=list[int])
     reload_says: str | None = None
 
-    def facts(self) -> ServerFacts:
-        return ServerFacts(
+    def facts(self) -> ServerDescription:
+        return ServerDescription(
             ID, "fake", "2.15.2", "0.1.0", "127.0.0.1", 4222, self.now_ns - 10 * S, self.now_ns - 5 * S, 5,
             self.options, auth_required=True, http_port=8222, store_dir="/data/jetstream",
         )  # fmt: skip
@@ -132,7 +132,7 @@ class FakeView:
         b = JsAccountFacts("B", AccountJetStream(10 << 20, 20 << 20))
         return JetStreamFacts(100 << 20, 1 << 30, 0, 380, 0, 1000, 6, 1, accounts=[a, b])
 
-    def findings(self) -> Sequence[Finding]:
+    def findings(self) -> Sequence[HealthFinding]:
         return self.trouble
 
     def reload(self) -> str | None:

@@ -15,14 +15,14 @@ from headrace.nkeys import USER_PREFIX, decode_user_nkey, encode_nkey, is_user_n
 from headrace.server.auth.permissions import Permissions, covers, matches, overlap
 from headrace.server.auth.users import Authenticator, Identity
 from headrace.server.config.load import load
-from headrace.server.config.problems import Place
+from headrace.server.config.problems import ConfigPosition
 from headrace.server.config.text import read_text
 
 NONCE = b"IL8GoNM1BhY1wTo"
 
 
 def auth(text: str) -> Authenticator:
-    return Authenticator(load(read_text(text, environment={}), Place("text")))
+    return Authenticator(load(read_text(text, environment={}), ConfigPosition("text")))
 
 
 def test_open() -> None:

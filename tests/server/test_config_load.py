@@ -13,13 +13,13 @@ from headrace.server.config.load import load
 from headrace.server.config.options import (
     AccountJetStream,
     AccountOptions,
-    Options,
+    ServerOptions,
     TlsOptions,
     UserOptions,
     WebsocketOptions,
 )
 from headrace.server.config.places import claim, store_dirs
-from headrace.server.config.problems import ConfigError, Place
+from headrace.server.config.problems import ConfigError, ConfigPosition
 from headrace.server.config.reload import check_reload
 from headrace.server.config.resolve import resolve
 from headrace.server.config.text import read_text
@@ -28,9 +28,9 @@ NKEY = "UCK5N7N66OBOINFXAYC2ACJQYFSOD4VYNU6APEJTAVFZB2SVHLKGEW7L"
 S = 1_000_000_000
 
 
-def options(text: str, ignore_unsupported: bool = False) -> Options:
+def options(text: str, ignore_unsupported: bool = False) -> ServerOptions:
     entries = read_text(text, "server.conf", {})
-    return load(entries, Place("server.conf"), ignore_unsupported=ignore_unsupported)
+    return load(entries, ConfigPosition("server.conf"), ignore_unsupported=ignore_unsupported)
 
 
 def refusal(text: str) -> str:
@@ -41,7 +41,7 @@ def refusal(text: str) -> str:
 
 def test_nothing_said_means_nats_servers_defaults() -> None:
     found = options("")
-    assert found == Options()
+    assert found == ServerOptions()
     assert (found.port, found.max_payload, found.max_control_line) == (4222, 1 << 20, 4096)
     assert (found.max_pending, found.max_connections, found.ping_max) == (64 << 20, 65_536, 2)
     assert (found.ping_interval_ns, found.write_deadline_ns, found.auth_timeout_ns) == (
@@ -351,29 +351,31 @@ def test_flags_lie_over_the_file(tmp_path: Path) -> None:
 
 def test_streams_never_live_in_a_temporary_folder(tmp_path: Path) -> None:
     here = {"XDG_DATA_HOME": str(tmp_path)}
-    assert store_dirs(Options(), here)[0] == tmp_path / "headrace" / "default"
-    assert store_dirs(Options(server_name="a/../b"), here) == [tmp_path / "headrace" / "a_.._b"]
-    assert store_dirs(Options(server_name=".."), here) == [tmp_path / "headrace" / "default"]
-    assert store_dirs(Options(), {"HOME": "/people/x"})[0] == Path("/people/x/.local/share/headrace/default")
+    assert store_dirs(ServerOptions(), here)[0] == tmp_path / "headrace" / "default"
+    assert store_dirs(ServerOptions(server_name="a/../b"), here) == [tmp_path / "headrace" / "a_.._b"]
+    assert store_dirs(ServerOptions(server_name=".."), here) == [tmp_path / "headrace" / "default"]
+    assert store_dirs(ServerOptions(), {"HOME": "/people/x"})[0] == Path(
+        "/people/x/.local/share/headrace/default"
+    )
     assert store_dirs(resolve(Flags(store_dir="here")), {}) == [Path("here")]
     with pytest.raises(ConfigError, match="--store_dir"):
-        store_dirs(Options(), {"HOME": "/"})
+        store_dirs(ServerOptions(), {"HOME": "/"})
 
 
 def test_each_port_has_its_folder_and_keeps_it(tmp_path: Path) -> None:
     base, here = tmp_path / "headrace", {"XDG_DATA_HOME": str(tmp_path)}
 
     def folders(port: int) -> list[str]:
-        return [path.name for path in store_dirs(Options(port=port), here)]
+        return [path.name for path in store_dirs(ServerOptions(port=port), here)]
 
     assert folders(4222) == ["default", "port-4222"] and folders(4224) == ["port-4224"]
     (base / "default").mkdir(
         parents=True
     )  # one that a server of a version before left: whoever comes takes it
     assert folders(4224) == ["default", "port-4224"]
-    claim(base / "default", Options(port=4224))
+    claim(base / "default", ServerOptions(port=4224))
     assert folders(4224) == ["default"] and folders(4222) == ["port-4222"]
-    claim(base / "default", Options())
+    claim(base / "default", ServerOptions())
     assert folders(4224) == ["default"], "the first owner stays"
     assert folders(-1)[:2] == ["any-port", "any-port-2"]
 

@@ -19,7 +19,7 @@ import headrace
 from headrace._core import Request, Requests
 from headrace.engine.commits import Group
 from headrace.engine.engine import Engine
-from headrace.server.config.options import JetStreamOptions, Options
+from headrace.server.config.options import JetStreamOptions, ServerOptions
 from headrace.server.jetstream import start_jetstream, stop_jetstream
 from headrace.server.listener import Listener
 from headrace.server.nats.server import NatsServer, new_exchange
@@ -143,7 +143,7 @@ async def scene(path: Path) -> AsyncGenerator[Scene]:
         headrace.open(str(path / "other"), mode="rw", create=True, layout="jetstream") as logs,
     ):
         store = logs.create("OTHER", subjects=["other.>"])
-        options = Options(host="127.0.0.1", port=-1, jetstream=JetStreamOptions(enabled=True))
+        options = ServerOptions(host="127.0.0.1", port=-1, jetstream=JetStreamOptions(enabled=True))
         engine = StreamEngine(new_exchange(options), streams)
         runner = EngineRunner(engine)
         server = NatsServer(options, engine, runner, LOG)

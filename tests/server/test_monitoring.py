@@ -20,7 +20,7 @@ from headrace.errors import BadInput
 from headrace.server.config.options import MonitorOptions
 from headrace.server.http.serve import Monitor
 from headrace.server.reports.form import short_duration, uptime
-from headrace.server.view import Finding
+from headrace.server.view import HealthFinding
 from tests.server.fake_view import CONSUMERS, ID, FakeView, S
 from tests.support.jsapi import Api
 from tests.support.peers import NatsServer, free_port
@@ -177,10 +177,10 @@ def test_health(url: str, view: FakeView) -> None:
         ("stream=S", 400, '"account" must not be empty when checking stream health'),
     ):
         assert health(query) == (code, {"status": "error" if code == 400 else "unavailable", "error": text})
-    view.trouble = [Finding("STREAM", "one record is damaged", "A", "S", is_fatal=False)]
+    view.trouble = [HealthFinding("STREAM", "one record is damaged", "A", "S", is_fatal=False)]
     damage = [{"type": "STREAM", "account": "A", "stream": "S", "error": "one record is damaged"}]
     assert health() == (200, {"status": "ok", "damage": damage})
-    view.trouble = [Finding("STREAM", "a sync failed", "A", "S")]
+    view.trouble = [HealthFinding("STREAM", "a sync failed", "A", "S")]
     assert health() == (503, {"status": "unavailable", "error": "a sync failed"})
     assert health("account=A&stream=T")[0] == 200
     assert health("js-enabled-only=true")[0] == 200

@@ -14,19 +14,19 @@ import pytest
 
 from headrace.cli.main import run
 from headrace.server.config.flags import dashed, described
-from headrace.server.config.options import Options
-from headrace.server.logs import ServerLog
+from headrace.server.config.options import ServerOptions
+from headrace.server.logs import LogOutput
 from tests.server.certificates import make_certificates
 
 PROGRAM = Path(sys.executable).with_name("headrace")
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Options, Options]]:
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ServerOptions, ServerOptions]]:
     """In place of a server: what it was told, and what a reload would tell it."""
-    calls: list[tuple[Options, Options]] = []
+    calls: list[tuple[ServerOptions, ServerOptions]] = []
 
-    def serve(options: Options, log: ServerLog, *, reread: Callable[[], Options]) -> int:
+    def serve(options: ServerOptions, log: LogOutput, *, reread: Callable[[], ServerOptions]) -> int:
         log.info("served")
         calls.append((options, reread()))
         return 0
@@ -38,7 +38,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Options, Options]]:
 
 
 def test_nats_servers_flags_reach_the_server(
-    served: list[tuple[Options, Options]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    served: list[tuple[ServerOptions, ServerOptions]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "s.conf"
     file.write_text("ping_max: 7\ncluster { port: 6222 }\nwrite_deadline: 3\n")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.server.auth.permissions import Permissions, matches
 from headrace.server.auth.users import Identity
 from headrace.server.system import answer, subjects
-from headrace.server.view import Finding
+from headrace.server.view import HealthFinding
 from tests.server.fake_view import ID, FakeView, S
 from tests.server.test_monitoring import keys
 from tests.support.peers import NatsServer
@@ -85,7 +85,7 @@ def test_servers(view: FakeView) -> None:
         == "A"
     )
     assert ask(view, "SERVER.PING.HEALTHZ")["data"] == {"status": "ok", "status_code": 200}
-    view.trouble = [Finding("JETSTREAM", "the disk is gone")]
+    view.trouble = [HealthFinding("JETSTREAM", "the disk is gone")]
     assert ask(view, "SERVER.PING.HEALTHZ")["data"]["status_code"] == 503
     assert ask(view, "SERVER.OTHER.VARZ") is None and ask(view, "SERVER.PING.NOPE") is None
 

@@ -17,7 +17,7 @@ import pytest
 
 from headrace.server.config.options import LogOptions, TlsOptions
 from headrace.server.config.problems import ConfigError
-from headrace.server.logs import ServerLog
+from headrace.server.logs import LogOutput
 from headrace.server.tls import Tls, names_in
 from tests.server.certificates import Certificates, make_certificates
 
@@ -100,7 +100,7 @@ def no_log_is_left() -> Iterator[None]:
 
 
 def test_lines_are_nats_servers(out: io.StringIO) -> None:
-    log = ServerLog(LogOptions(debug=True), out)
+    log = LogOutput(LogOptions(debug=True), out)
     log.info("Server is ready")
     log.warning("bad\nname \x1b[2J", client="x\ty")
     log.debug("d")
@@ -124,7 +124,7 @@ def test_lines_are_nats_servers(out: io.StringIO) -> None:
     ],
 )
 def test_debug_and_trace_are_two_switches(options: LogOptions, labels: list[str], out: io.StringIO) -> None:
-    log = ServerLog(options, out)
+    log = LogOutput(options, out)
     log.trace("x")
     log.debug("x")
     log.info("x")
@@ -133,7 +133,7 @@ def test_debug_and_trace_are_two_switches(options: LogOptions, labels: list[str]
 
 
 def test_json_lines(out: io.StringIO) -> None:
-    log = ServerLog(LogOptions(json=True), out)
+    log = LogOutput(LogOptions(json=True), out)
     log.info("Stream created", stream="S", path=Path("x"))
     try:
         raise OSError("no")
@@ -148,7 +148,7 @@ def test_json_lines(out: io.StringIO) -> None:
 
 
 def test_without_time(out: io.StringIO) -> None:
-    log = ServerLog(LogOptions(time=False), out)
+    log = LogOutput(LogOptions(time=False), out)
     log.error("x")
     log.close()
     assert re.fullmatch(r"\[\d+\] \[ERR\] x\n", out.getvalue())
@@ -156,7 +156,7 @@ def test_without_time(out: io.StringIO) -> None:
 
 def test_the_file_is_reopened_and_rotated(tmp_path: Path) -> None:
     file = tmp_path / "s.log"
-    log = ServerLog(LogOptions(file=str(file)))
+    log = LogOutput(LogOptions(file=str(file)))
     log.info("one")
     file.rename(tmp_path / "moved")
     log.info("two")

@@ -15,7 +15,7 @@ from headrace.layouts.base import Predicate
 from headrace.spark.batch import BlockReader
 from headrace.spark.greedy import greedy
 from headrace.spark.options import read_options
-from headrace.spark.planning import Part
+from headrace.spark.planning import ScanPartition
 from headrace.spark.pushdown import FilteringReader, narrowed
 from headrace.spark.stream import FileStream
 
@@ -51,7 +51,9 @@ def seqs(of: BlockReader) -> list[int]:
 
 
 def bytes_read(of: BlockReader) -> int:
-    return sum(task.size_bytes for part in of.partitions() if isinstance(part, Part) for task in part.tasks)
+    return sum(
+        task.size_bytes for part in of.partitions() if isinstance(part, ScanPartition) for task in part.tasks
+    )
 
 
 @pytest.mark.parametrize(

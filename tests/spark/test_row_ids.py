@@ -15,7 +15,7 @@ import pytest
 from headrace.client import Connection, Publisher, ServerVolume, read_access
 from headrace.spark import publishing
 from headrace.spark.producer_floors import CLOSED, raise_floor
-from headrace.spark.publishing import ROW_BITS, Task, Written, publish_rows
+from headrace.spark.publishing import ROW_BITS, Task, TaskResult, publish_rows
 from headrace.spark.sink_options import read_sink_options
 from headrace.spark.write import ServerWriter
 from headrace.testing.server import TestServer
@@ -107,7 +107,7 @@ def test_the_same_rows_in_another_order(tmp_path: Path, monkeypatch: pytest.Monk
         assert another.stored == 10, "the same rows in the next batch are others"
 
 
-def check_floor(access: Any, done: Written, below: int) -> None:
+def check_floor(access: Any, done: TaskResult, below: int) -> None:
     """The stream is found by the subject; afterwards there is a floor and no list."""
     assert done.producer == "app/q/3" and done.subject.startswith("rows.")
     with Connection(access) as connection:

@@ -16,7 +16,7 @@ from headrace.errors import BadInput
 from headrace.layouts.base import Predicate
 from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.ops.look import inspect, verify
-from headrace.spark.planning import Part, rows
+from headrace.spark.planning import ScanPartition, rows
 from headrace.spark.versions import check_java
 from tests.spark.test_layouts import STORES as OTHERS
 from tests.support import vectors
@@ -257,7 +257,7 @@ def test_tables_do_not_stream(spark: Any, store: Path) -> None:
 
 def test_another_version_in_a_worker_says_so() -> None:
 
-    part = Part([], Predicate())
+    part = ScanPartition([], Predicate())
     part.version = "0.0.9"
     with pytest.raises(
         BadInput,

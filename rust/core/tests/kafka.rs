@@ -10,7 +10,7 @@ use headrace_core::layouts::kafka::encode::{EncodeRules, Encoded, encode, from_f
 use headrace_core::layouts::kafka::header::Header;
 use headrace_core::layouts::kafka::index;
 use headrace_core::layouts::kafka::producers::Producers;
-use headrace_core::layouts::kafka::reader::{Place, SegmentReader, Want};
+use headrace_core::layouts::kafka::reader::{BatchPosition, SegmentReader, Want};
 use headrace_core::layouts::kafka::survey::{SurveyRules, survey};
 use headrace_core::layouts::kafka::varint;
 use proptest::prelude::*;
@@ -59,7 +59,7 @@ fn segment(bytes: &[u8]) -> (Arc<dyn Disk>, String) {
 fn read_all(bytes: &[u8]) -> Vec<Row> {
     let (disk, path) = segment(bytes);
     let reader = SegmentReader::new(&disk, &path, 100, None, b"t", 1 << 20).unwrap();
-    let (mut place, mut rows) = (Place { position: 0, last: 99 }, Vec::new());
+    let (mut place, mut rows) = (BatchPosition { position: 0, last: 99 }, Vec::new());
     let mut first = 0;
     loop {
         let want = Want {

@@ -8,7 +8,7 @@ use headrace_core::layouts::kafka::codec::Codec;
 use headrace_core::layouts::kafka::encode::{EncodeRules, encode, from_frames};
 use headrace_core::layouts::kafka::index;
 use headrace_core::layouts::kafka::producers::Producers;
-use headrace_core::layouts::kafka::reader::{Place, SegmentReader, Want};
+use headrace_core::layouts::kafka::reader::{BatchPosition, SegmentReader, Want};
 use headrace_core::layouts::kafka::survey::{SurveyRules, survey};
 
 const INFLATED_MAX: usize = 1 << 20;
@@ -34,7 +34,7 @@ pub fn read_segment(input: &[u8]) {
     let reader = SegmentReader::new(&disk, "/d/0.log", 0, None, b"t", INFLATED_MAX).expect("memory");
     let limit = input.len() as u64;
     let want = Want { first: 0, next: i64::MAX, messages_max: 50, bytes_max: 700, control: true, aborted: &[], limit };
-    let mut place = Place { position: 0, last: -1 };
+    let mut place = BatchPosition { position: 0, last: -1 };
     for _ in 0..input.len() + 1 {
         let read = reader.read(place, &want).expect("memory");
         assert!(read.place.position >= place.position);
@@ -44,7 +44,7 @@ pub fn read_segment(input: &[u8]) {
         }
     }
     let _ = reader.find_time(5, 0, Some((input, input)), limit);
-    let _ = reader.read_raw(Place { position: 0, last: -1 }, 3, 500, limit);
+    let _ = reader.read_raw(BatchPosition { position: 0, last: -1 }, 3, 500, limit);
     let _ = from_frames(input, 7, false, 1, INFLATED_MAX);
     let _ = (index::lookup(input, 0, 9), index::lookup_time(input, 0, 9));
 }

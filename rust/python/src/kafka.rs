@@ -7,7 +7,7 @@ use headrace_core::layouts::kafka::encode::{self, EncodeError, EncodeRules};
 use headrace_core::layouts::kafka::header::Header;
 use headrace_core::layouts::kafka::index::IndexBuilder;
 use headrace_core::layouts::kafka::producers::{self, Aborted, Producer};
-use headrace_core::layouts::kafka::reader::{self, Finding, Place, Want};
+use headrace_core::layouts::kafka::reader::{self, BatchPosition, Finding, Want};
 use headrace_core::layouts::kafka::survey::{self, SurveyRules};
 use headrace_core::layouts::kafka::writer;
 use pyo3::prelude::*;
@@ -330,8 +330,8 @@ impl KafkaReader {
 
     /// The batch that holds an offset.
     fn find(&self, py: Python<'_>, offset: i64, position: u64, last: i64) -> PyResult<Option<KafkaFound>> {
-        let found = py.detach(|| self.0.find(offset, Place { position, last })).map_err(disk_error)?;
-        let one = |(place, header, passed): (Place, Header, u64)| KafkaFound {
+        let found = py.detach(|| self.0.find(offset, BatchPosition { position, last })).map_err(disk_error)?;
+        let one = |(place, header, passed): (BatchPosition, Header, u64)| KafkaFound {
             position: place.position,
             first: header.base,
             last: header.last,
@@ -356,7 +356,7 @@ impl KafkaReader {
     ) -> PyResult<(Batch, u64, i64, bool, Vec<FindingTuple>)> {
         let want =
             Want { first, next, messages_max: max_msgs, bytes_max: max_bytes, control, aborted: &aborted, limit };
-        let read = py.detach(|| self.0.read(Place { position, last }, &want)).map_err(disk_error)?;
+        let read = py.detach(|| self.0.read(BatchPosition { position, last }, &want)).map_err(disk_error)?;
         let findings = read.findings.iter().map(finding_tuple).collect();
         Ok((Batch(read.batch), read.place.position, read.place.last, read.ended, findings))
     }
@@ -371,7 +371,7 @@ impl KafkaReader {
         max_bytes: usize,
         limit: u64,
     ) -> PyResult<(Bound<'py, PyBytes>, i64, i64, u64, i64, u64, i64)> {
-        let place = Place { position, last };
+        let place = BatchPosition { position, last };
         let (run, place) = py.detach(|| self.0.read_raw(place, first, max_bytes, limit)).map_err(disk_error)?;
         let data = PyBytes::new(py, &run.bytes);
         Ok((data, run.first, run.next, run.count, run.max_time, place.position, place.last))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.client import Access
     from headrace.layouts.base import Volume
     from headrace.ops.archive import ArchiveResult, Released
-    from headrace.ops.engines import Engine
+    from headrace.ops.engines import WorkEngine
 
 EPILOG = (
     "Exit codes: 0 fine and sound, 1 damaged or not read as a whole, 2 could not be done, 130 interrupted."
@@ -63,7 +63,7 @@ Source = Annotated[
 
 
 @contextmanager
-def engine_of(name: str, master: str | None, server: Access | None = None) -> Generator[Engine]:
+def engine_of(name: str, master: str | None, server: Access | None = None) -> Generator[WorkEngine]:
     """The engine that is asked for; a Spark session made for it is stopped."""
     if name == "local":
         from headrace.ops.engines import Threads

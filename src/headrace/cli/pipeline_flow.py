@@ -100,7 +100,7 @@ def replay(
     from headrace.cli.pipeline_line import line
     from headrace.cli.screen import Screen, print_json
     from headrace.client import StreamTarget
-    from headrace.ops.replay import DirectoryTarget, ReplayTask, Target
+    from headrace.ops.replay import DirectoryTarget, ReplayTarget, ReplayTask
     from headrace.ops.replay import replay as run
     from headrace.units import plural
 
@@ -108,7 +108,7 @@ def replay(
     if (server is None) == (layout is None):
         raise BadInput("a directory needs --layout; a server, nats://host:4222, has none")
     if server is not None:
-        into: Target = StreamTarget(server, stream, application)
+        into: ReplayTarget = StreamTarget(server, stream, application)
     else:
         place = DirectoryTarget(target, layout or "")
         place.check()

@@ -17,7 +17,7 @@ from headrace.server.config.flags import Flag, Flags, dashed, described
 from headrace.server.config.problems import ConfigError
 
 if TYPE_CHECKING:
-    from headrace.server.config.options import Options
+    from headrace.server.config.options import ServerOptions
 
 
 def command(**said: Any) -> int:
@@ -56,7 +56,7 @@ def serve(flags: Flags) -> int:
         return 0
     from headrace.server.config.resolve import resolve
 
-    def reread() -> Options:
+    def reread() -> ServerOptions:
         return resolve(flags)
 
     try:
@@ -72,14 +72,14 @@ def serve(flags: Flags) -> int:
         return 2
 
 
-def _send(text: str, options: Options) -> int:
+def _send(text: str, options: ServerOptions) -> int:
     from headrace.server.signals import send
 
     send(text, options.pid_file)
     return 0
 
 
-def _check(options: Options) -> int:
+def _check(options: ServerOptions) -> int:
     """`-t`: also the certificates and the users are made, as a start would do."""
     from headrace.server.auth.users import Authenticator
     from headrace.server.tls import make_context
@@ -100,11 +100,11 @@ def _check(options: Options) -> int:
     return 0
 
 
-def _run(options: Options, reread: Callable[[], Options]) -> int:
-    from headrace.server.logs import ServerLog
+def _run(options: ServerOptions, reread: Callable[[], ServerOptions]) -> int:
+    from headrace.server.logs import LogOutput
     from headrace.server.run import serve as run
 
-    log = ServerLog(options.log)
+    log = LogOutput(options.log)
     try:
         for line in options.skipped:
             log.warning(f"Skipped {line}")

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from headrace.engine.commits import ALL_SO_FAR, Group, Refused, Release
-from headrace.engine.ports import Committer, Deliverer, Host, InlineHost, Source
+from headrace.engine.ports import Committer, Deliverer, Host, InlineHost, WorkSource
 from headrace.engine.slices import Slices, once
 from headrace.engine.timers import RETRY_NS, Timers
 from headrace.layouts.stream_store import Committable
@@ -55,7 +55,7 @@ class Engine:
         self.clock, self.now, self.sync_needed = clock, now, sync_needed
         self.timers = Timers()
         self.slices = Slices(now)
-        self.sources: list[Source] = []
+        self.sources: list[WorkSource] = []
         self.ready: dict[Deliverer, None] = {}
         self.stalled: dict[Deliverer, None] = {}
         """Those who wait until clients read on."""

@@ -19,7 +19,7 @@ class Deliverer(Protocol):
         ...
 
 
-class Source(Protocol):
+class WorkSource(Protocol):
     """Where work arrives from: the connections of one protocol."""
 
     def serve(self, now: int) -> bool:

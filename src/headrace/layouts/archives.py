@@ -74,7 +74,7 @@ class ArchivedLog(msgspec.Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AddedRange:
     """What a commit adds to a log: a range, and its files."""
 
     log: str
@@ -85,7 +85,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenGroup:
     """What became of a group."""
 
     log: str
@@ -118,7 +118,7 @@ class Division(Protocol):
         ...
 
 
-class Group(Protocol):
+class ArchiveGroup(Protocol):
     """What one worker turns into files. `[first, next)` also covers positions that nothing is at. Can be pickled."""
 
     @property
@@ -133,7 +133,7 @@ class Group(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
-    def write(self) -> Written:
+    def write(self) -> WrittenGroup:
         """Read the messages, write a file for each directory, and say what they are."""
         ...
 
@@ -154,7 +154,7 @@ class Ledger(Protocol):
         """What is committed of a log."""
         ...
 
-    def commit(self, parts: Sequence[Part]) -> None:
+    def commit(self, parts: Sequence[AddedRange]) -> None:
         """All of it, or nothing."""
         ...
 
@@ -185,7 +185,7 @@ class Archives(ABC):
         tasks: Sequence[ScanTask],
         start: int,
         how: WriteOptions,
-    ) -> Sequence[Group]:
+    ) -> Sequence[ArchiveGroup]:
         """Tasks in order, from `start` on: big ones cut, small neighbours together, no position twice or left out."""
 
     @abstractmethod

@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all); from the calling thread only."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LayoutOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of a layout's options. Field names are the product's; where it writes dots, `names` says so.
 
     Each field has a default, and a text for people in `msgspec.Meta(description=…)`.
@@ -86,7 +86,7 @@ class OpenRequest:
     mode: str = "r"
     create: bool = False
     durability: Durability = "sync"
-    options: Options | None = None
+    options: LayoutOptions | None = None
     disk: Disk | None = None
     key: str | None = field(default=None, repr=False)
     clock: Callable[[], int] = time.time_ns
@@ -115,7 +115,7 @@ class ServerConfig:
     """What a server's own configuration file says about its store."""
 
     directory: str | None
-    options: Options
+    options: LayoutOptions
     passed_over: tuple[str, ...] = ()
     """Keys that are not the store's."""
 
@@ -128,7 +128,7 @@ class Layout(ABC):
     label: ClassVar[str]
     """The product's name in a sentence."""
     nouns: ClassVar[Nouns] = Nouns()
-    options: ClassVar[type[Options]] = Options
+    options: ClassVar[type[LayoutOptions]] = LayoutOptions
     volume: ClassVar[Callable[..., Volume]]
     sealed: ClassVar[bool] = False
     """Whether its files may be encrypted."""
@@ -193,11 +193,11 @@ class Layout(ABC):
             **more,
         )
 
-    def source_options(self) -> Options | None:
+    def source_options(self) -> LayoutOptions | None:
         """Options under which a whole directory is read to be copied."""
         return None
 
-    def copy_options(self) -> Options | None:
+    def copy_options(self) -> LayoutOptions | None:
         """Options under which a copy of any directory can be made: no limit may refuse what is there already."""
         return None
 
@@ -346,7 +346,7 @@ class Layout(ABC):
         self.options_for_copies(options)
         return {}
 
-    def options_for_copies(self, given: Mapping[str, Any]) -> Options | None:
+    def options_for_copies(self, given: Mapping[str, Any]) -> LayoutOptions | None:
         """`copy_options` with these, under the product's names."""
         bare = self.copy_options()
         spelled = {theirs: ours for ours, theirs in self.options.names.items()}

@@ -80,7 +80,7 @@ class Committable(ABC):
 
 
 class StreamStore(Log, Committable):
-    """The JetStream store, as the source document lists it. Batch forms stand beside, then what serving needs."""
+    """The whole interface of nats-server's StreamStore. Batch forms stand beside, then what serving needs."""
 
     config: StreamConfig
     created_ns: int

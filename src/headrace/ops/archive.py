@@ -19,21 +19,21 @@ from typing import Any
 from headrace.errors import BadInput
 from headrace.layouts.archives import (
     CODECS,
+    AddedRange,
     ArchivedFile,
     ArchivedLog,
+    ArchiveGroup,
     Archives,
-    Group,
     Ledger,
-    Part,
     WriteOptions,
-    Written,
+    WrittenGroup,
 )
 from headrace.layouts.base import Log, Volume
 from headrace.layouts.places import only_read
 from headrace.layouts.plain import plain
 from headrace.layouts.registry import ARCHIVE, JETSTREAM, layout_at, layout_named, open_volume
 from headrace.layouts.unread import Unread
-from headrace.ops.engines import Done, Engine, OnProgress, Threads
+from headrace.ops.engines import Done, OnProgress, Threads, WorkEngine
 from headrace.ops.names import chosen
 from headrace.units import parse_time_ns
 
@@ -101,7 +101,7 @@ def archives() -> Archives:
     return layout_named(ARCHIVE).archives()
 
 
-def write_group(group: Group) -> Written:
+def write_group(group: ArchiveGroup) -> WrittenGroup:
     """In a worker."""
     return group.write()
 
@@ -145,7 +145,7 @@ def archive(
     target: str,
     options: ArchiveOptions | None = None,
     *,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     volume: Volume | None = None,
     dry_run: bool = False,
     progress: OnProgress | None = None,
@@ -212,7 +212,7 @@ def _committed(target: str, options: ArchiveOptions) -> Callable[[str, str], Arc
     return lambda name, incarnation: logs.get(name) or ArchivedLog(id=incarnation)
 
 
-Planned = tuple[ArchivedLog, Group]
+Planned = tuple[ArchivedLog, ArchiveGroup]
 
 
 def _plan(
@@ -234,7 +234,7 @@ def _plan(
 
 def _plan_log(
     log: Log, entry: ArchivedLog, options: ArchiveOptions, place: str
-) -> tuple[LogArchived, Sequence[Group]]:
+) -> tuple[LogArchived, Sequence[ArchiveGroup]]:
     state = log.state()
     start = entry.next
     row = LogArchived(log.name, entry.id, 0, 0)
@@ -263,7 +263,7 @@ def _plan_log(
 def run_groups(
     plan: list[Planned],
     ledger: Ledger,
-    engine: Engine,
+    engine: WorkEngine,
     result: ArchiveResult,
     progress: OnProgress | None = None,
     released: Released | None = None,
@@ -271,15 +271,15 @@ def run_groups(
     """Have all groups written; commit them in order."""
     done = Done(blocks_all=len(plan), bytes_all=sum(group.size_bytes for _, group in plan))
     rows = {row.name: row for row in result.logs}
-    waiting: dict[int, Written] = {}
+    waiting: dict[int, WrittenGroup] = {}
     following, last_commit = 0, time.monotonic()
 
     def commit() -> None:
         nonlocal following, last_commit
-        parts: list[Part] = []
+        parts: list[AddedRange] = []
         while following in waiting:
             made = waiting.pop(following)
-            parts.append(Part(made.log, plan[following][0], made.first, made.next, made.files))
+            parts.append(AddedRange(made.log, plan[following][0], made.first, made.next, made.files))
             following += 1
         if parts:
             ledger.commit(parts)

@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Engine(Protocol):
+class WorkEngine(Protocol):
     """Spreads work."""
 
     name: str

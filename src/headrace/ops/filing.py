@@ -40,7 +40,7 @@ class Begun(msgspec.Struct, frozen=True):
     ends: dict[str, int]
 
 
-class Progress(msgspec.Struct, frozen=True):
+class FilingProgress(msgspec.Struct, frozen=True):
     """What a run has filed."""
 
     done: int = -1
@@ -100,14 +100,14 @@ def file_batch(filing: Filing, batch: int, files: Sequence[str]) -> int:
     try:
         if progress.begun is not None:
             filed += _finish(filing, copies, progress.begun)
-            progress = _save(disk, filing, Progress(done=progress.begun.batch))
+            progress = _save(disk, filing, FilingProgress(done=progress.begun.batch))
         if batch > progress.done:
             names = [name for name in files if name]
             logs = sorted({log for log, _ in _rows(filing, names)})
             begun = Begun(batch, tuple(names), {name: _end(_log(copies, name)) for name in logs})
-            _save(disk, filing, Progress(progress.done, begun))
+            _save(disk, filing, FilingProgress(progress.done, begun))
             filed += _finish(filing, copies, begun)
-            _save(disk, filing, Progress(done=batch))
+            _save(disk, filing, FilingProgress(done=batch))
     finally:
         copies.close()
     for name in os.listdir(filing.staging):  # noqa: PTH208  (names, not paths)
@@ -127,18 +127,18 @@ def forget(filing: Filing) -> None:
             return  # another run is under way
 
 
-def _read(filing: Filing) -> Progress:
+def _read(filing: Filing) -> FilingProgress:
     try:
-        return msgspec.json.decode(Path(filing.note).read_bytes(), type=Progress)
+        return msgspec.json.decode(Path(filing.note).read_bytes(), type=FilingProgress)
     except FileNotFoundError:
-        return Progress()
+        return FilingProgress()
     except msgspec.DecodeError as problem:
         raise BadInput(
             f"{filing.note}: not readable ({problem}); restore it, or remove it if no batch was under way"
         ) from None
 
 
-def _save(disk: Disk, filing: Filing, progress: Progress) -> Progress:
+def _save(disk: Disk, filing: Filing, progress: FilingProgress) -> FilingProgress:
     disk.replace_file(filing.note, msgspec.json.encode(progress))
     return progress
 

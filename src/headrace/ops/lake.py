@@ -23,7 +23,7 @@ import pyarrow.parquet as parquet
 
 from headrace.arrow import schema
 from headrace.errors import BadInput
-from headrace.layouts.archives import ArchivedFile, ArchivedLog, Division, Part
+from headrace.layouts.archives import AddedRange, ArchivedFile, ArchivedLog, Division
 from headrace.layouts.registry import ARCHIVE, layout_named
 
 PROPERTY = "headrace.log."
@@ -85,7 +85,7 @@ class DeltaLedger:
             entry.ranges = [(0, following)]
         return entry
 
-    def commit(self, parts: Sequence[Part]) -> None:
+    def commit(self, parts: Sequence[AddedRange]) -> None:
         """All parts of one log in one commit."""
         for log in dict.fromkeys(part.log for part in parts):
             mine = [part for part in parts if part.log == log]
@@ -197,7 +197,7 @@ class IcebergLedger:
             )
         return ArchivedLog(id=incarnation, ranges=[(first, following)])
 
-    def commit(self, parts: Sequence[Part]) -> None:
+    def commit(self, parts: Sequence[AddedRange]) -> None:
         """Files and properties in one commit; another run's commit in between makes it fail."""
         # It warns of every column without statistics, once per file: binary ones have none on purpose.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)

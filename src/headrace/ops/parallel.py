@@ -18,7 +18,7 @@ from headrace.layouts.registry import layout_at
 from headrace.layouts.report import Report
 from headrace.ops.conversion import ConvertReport
 from headrace.ops.conversion import convert as convert_here
-from headrace.ops.engines import Done, Engine, OnProgress, Threads
+from headrace.ops.engines import Done, OnProgress, Threads, WorkEngine
 
 
 def verify(
@@ -26,7 +26,7 @@ def verify(
     *,
     stream: str | None = None,
     key: str | None = None,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     progress: OnProgress | None = None,
 ) -> Report:
     """Check every byte of a store; each block, or each log, where the engine has room for it."""
@@ -69,7 +69,7 @@ def convert_one(conversion: Conversion) -> ConvertReport:
 
 
 def convert(
-    source: str, target: str, to: str, *, engine: Engine | None = None, **options: Any
+    source: str, target: str, to: str, *, engine: WorkEngine | None = None, **options: Any
 ) -> ConvertReport:
     """One broker's directory into another's, where the engine has room for it."""
     for _, report in (engine or Threads(1)).run(convert_one, [Conversion(source, target, to, options)]):

@@ -24,7 +24,7 @@ from headrace.ops._kernels import Batch, recast
 from headrace.ops.conversion import mapping
 from headrace.ops.conversion.sides import SIDES
 from headrace.ops.conversion.target import open_copies
-from headrace.ops.engines import Done, Engine, OnProgress, Threads
+from headrace.ops.engines import Done, OnProgress, Threads, WorkEngine
 from headrace.ops.names import chosen
 
 COMMIT_EVERY_BYTES = 64 << 20
@@ -33,7 +33,7 @@ LONGEST_PAUSE_S = 0.05
 """Messages nearer to each other than this go together: no clock of a busy machine is finer."""
 
 
-class Target(Protocol):
+class ReplayTarget(Protocol):
     """Takes the messages of logs, each log by itself. Can be pickled."""
 
     @property
@@ -86,7 +86,7 @@ class ReplayTask:
 
     source: str
     logs: tuple[str, ...]
-    target: Target
+    target: ReplayTarget
     pace: float = 0.0
     first: int | None = None
     next: int | None = None
@@ -137,7 +137,7 @@ def replay(
     task: ReplayTask,
     name: str,
     *,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     progress: OnProgress | None = None,
     dry_run: bool = False,
 ) -> ReplayResult:
@@ -178,7 +178,7 @@ def _only(task: ReplayTask, logs: tuple[str, ...]) -> ReplayTask:
     return replace(task, logs=logs)
 
 
-def _named(target: Target, origin: str, log: str) -> str:
+def _named(target: ReplayTarget, origin: str, log: str) -> str:
     """The log's name at the target: a directory's product has its own rules; in a stream it is a part of the ids."""
     return mapping.default_log(origin, target.layout, log) if target.positions else log
 

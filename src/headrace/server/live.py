@@ -17,10 +17,10 @@ from headrace.server.on_loop import LoopVisits
 from headrace.server.view import (
     AccountFacts,
     ConnectionFacts,
-    Finding,
+    HealthFinding,
     JetStreamFacts,
     JsAccountFacts,
-    ServerFacts,
+    ServerDescription,
     StreamFacts,
     SubscriptionFacts,
     SubscriptionStats,
@@ -68,9 +68,9 @@ class LiveView:
         self._gone: dict[str, Gone] = {}
         server.on_describe = self._describe_gone
 
-    def facts(self) -> ServerFacts:
+    def facts(self) -> ServerDescription:
         server = self._server
-        return ServerFacts(
+        return ServerDescription(
             id=server.id,
             name=server.name,
             version=SERVED_VERSION,
@@ -284,11 +284,11 @@ class LiveView:
             if info is not None
         ]
 
-    def findings(self) -> Sequence[Finding]:
-        found: list[Finding] = []
+    def findings(self) -> Sequence[HealthFinding]:
+        found: list[HealthFinding] = []
         for account in self._loop.call(self._js_accounts):
             for name, why in list(account.offline.items()):
-                found.append(Finding("STREAM", f"stream is offline: {why}", account.name, name))
+                found.append(HealthFinding("STREAM", f"stream is offline: {why}", account.name, name))
             streams = self._loop.call(lambda account=account: list(account.streams.values()))
             for each in self._loop.each(streams, partial(_stream_findings, account.name), _is_busy):
                 found += each
@@ -311,15 +311,15 @@ def _is_busy(stream: Stream) -> bool:
     return not stream.closed and stream.is_busy
 
 
-def _stream_findings(account: str, stream: Stream) -> list[Finding]:
-    found: list[Finding] = []
+def _stream_findings(account: str, stream: Stream) -> list[HealthFinding]:
+    found: list[HealthFinding] = []
     if stream.store.poisoned:
         text = "a sync failed: publishes are refused until the disk works again"
-        found.append(Finding("STREAM", text, account, stream.name))
+        found.append(HealthFinding("STREAM", text, account, stream.name))
     damage = [each for each in stream.store.damage() if each.kind in SERIOUS]
     if damage:
         text = f"{len(damage)} damaged places, the first: {damage[0].file} at byte {damage[0].offset}"
-        found.append(Finding("STREAM", text, account, stream.name, is_fatal=False))
+        found.append(HealthFinding("STREAM", text, account, stream.name, is_fatal=False))
     return found
 
 

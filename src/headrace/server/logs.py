@@ -33,7 +33,7 @@ _LEVELS = {TRACE: "trace", logging.DEBUG: "debug", logging.INFO: "info", logging
 _COLOURS = {"TRC": 33, "DBG": 36, "INF": 32, "WRN": 33, "ERR": 31, "FTL": 31}
 
 
-class ServerLog:
+class LogOutput:
     """The log of one server. `apply` takes new options (a reload), `reopen` follows a moved file (SIGUSR1)."""
 
     def __init__(self, options: LogOptions, stream: TextIO | None = None) -> None:

@@ -29,7 +29,7 @@ import headrace
 from headrace.errors import HeadraceError, StoreLocked
 from headrace.server._kernels import CALL
 from headrace.server.auth.users import Authenticator, Identity
-from headrace.server.config.options import Options
+from headrace.server.config.options import ServerOptions
 from headrace.server.config.places import claim, store_dirs
 from headrace.server.config.problems import ConfigError
 from headrace.server.config.reload import check_reload
@@ -45,7 +45,7 @@ from headrace.streams.engine import StreamEngine
 if TYPE_CHECKING:
     from headrace.layouts.stream_store import StreamVolume
     from headrace.server.http.serve import Monitor
-    from headrace.server.logs import ServerLog
+    from headrace.server.logs import LogOutput
     from headrace.server.nats.client import Client
     from headrace.streams.api.service import Service
 
@@ -56,7 +56,9 @@ NOTICE_S = 0.05
 OPEN_FILES = 65_536
 
 
-def serve(options: Options, log: ServerLog, *, reread: Callable[[], Options] | None = None) -> int:
+def serve(
+    options: ServerOptions, log: LogOutput, *, reread: Callable[[], ServerOptions] | None = None
+) -> int:
     """Run until a signal; 0 after a clean stop, 2 if it could not start."""
     try:
         uvloop.run(Process(options, log, reread).run())
@@ -66,7 +68,7 @@ def serve(options: Options, log: ServerLog, *, reread: Callable[[], Options] | N
     return 0
 
 
-def _in_one_line(problem: Exception, options: Options) -> str:
+def _in_one_line(problem: Exception, options: ServerOptions) -> str:
     if isinstance(problem, ConfigError):
         return "; ".join(problem.problems)
     if isinstance(problem, OSError) and not isinstance(problem, HeadraceError):
@@ -77,7 +79,9 @@ def _in_one_line(problem: Exception, options: Options) -> str:
 class Process:
     """Everything of one `headrace serve`."""
 
-    def __init__(self, options: Options, log: ServerLog, reread: Callable[[], Options] | None = None) -> None:
+    def __init__(
+        self, options: ServerOptions, log: LogOutput, reread: Callable[[], ServerOptions] | None = None
+    ) -> None:
         self.options, self.log, self._reread = options, log, reread
         self.directory: str | None = None
         self.volume: StreamVolume | None = None
@@ -310,7 +314,7 @@ class Process:
         self._say("Server Exiting..")
 
 
-def _meaning(options: Options) -> str:
+def _meaning(options: ServerOptions) -> str:
     """What an acknowledgement means, for the start line."""
     if options.jetstream.sync == "sync":
         return "an acknowledgement means: on disk"
@@ -318,7 +322,7 @@ def _meaning(options: Options) -> str:
     return f"acknowledged when written, synced every {every:g} s: a power cut may lose what came since"
 
 
-def _open_first(options: Options) -> tuple[str, StreamVolume]:
+def _open_first(options: ServerOptions) -> tuple[str, StreamVolume]:
     """The first directory that no other server has open."""
     directories = store_dirs(options, os.environ)
     locked: StoreLocked | None = None
@@ -334,7 +338,7 @@ def _open_first(options: Options) -> tuple[str, StreamVolume]:
     raise locked
 
 
-def _open_volume(options: Options, directory: Path) -> StreamVolume:
+def _open_volume(options: ServerOptions, directory: Path) -> StreamVolume:
     return headrace.open(
         str(directory),
         mode="rw",

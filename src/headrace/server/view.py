@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from headrace.server.config.options import AccountJetStream, Options
+from headrace.server.config.options import AccountJetStream, ServerOptions
 
 FindingKind = Literal["CONNECTION", "JETSTREAM", "ACCOUNT", "STREAM", "CONSUMER"]
 
 
 @dataclass(frozen=True)
-class ServerFacts:
+class ServerDescription:
     """What stays the same until the next reload."""
 
     id: str
@@ -28,7 +28,7 @@ class ServerFacts:
     start_ns: int
     config_load_ns: int
     api_level: int
-    options: Options
+    options: ServerOptions
     runtime: str = "python"  # stands where nats-server shows its Go version
     auth_required: bool = False
     http_port: int | None = None
@@ -173,7 +173,7 @@ class JetStreamFacts:
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthFinding:
     """Something that `/healthz` must show. `is_fatal`: the server cannot do its work there; else it is a remark."""
 
     kind: FindingKind
@@ -187,7 +187,7 @@ class Finding:
 class ServerView(Protocol):
     """A running server, read only but for `reload` and `kick`."""
 
-    def facts(self) -> ServerFacts: ...
+    def facts(self) -> ServerDescription: ...
     def totals(self) -> Totals: ...
     def connections(self) -> Iterable[ConnectionFacts]: ...
     def closed_connections(self) -> Iterable[ConnectionFacts]:
@@ -206,7 +206,7 @@ class ServerView(Protocol):
         """None when JetStream is off. Streams are shown where they are asked for: there may be thousands."""
         ...
 
-    def findings(self) -> Sequence[Finding]: ...
+    def findings(self) -> Sequence[HealthFinding]: ...
     def reload(self) -> str | None:
         """Read the configuration again; the text of what went wrong, or None."""
         ...

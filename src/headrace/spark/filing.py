@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from headrace.ops.filing import Filing, file_batch, forget, stage
 from headrace.spark.one_line import OneLineErrors
-from headrace.spark.sink_options import Target
+from headrace.spark.sink_options import SinkOptions
 
 
 @dataclass
@@ -29,11 +29,11 @@ class Staged(WriterCommitMessage):
     run: str
 
 
-def _filing(target: Target, run: str) -> Filing:
+def _filing(target: SinkOptions, run: str) -> Filing:
     return Filing(target.path, target.layout, target.log, target.subject, run)
 
 
-def _staged(target: Target, run: str, batch: int, rows: Iterator[pa.RecordBatch]) -> Staged:
+def _staged(target: SinkOptions, run: str, batch: int, rows: Iterator[pa.RecordBatch]) -> Staged:
     context: Any = TaskContext.get()
     name, count = stage(
         _filing(target, run), batch, context.partitionId(), str(context.taskAttemptId()), rows
@@ -48,7 +48,7 @@ def _files(messages: list[WriterCommitMessage | None]) -> list[str]:
 class FileWriter(OneLineErrors, DataSourceArrowWriter):
     """A DataFrame into a directory."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SinkOptions) -> None:
         self._target = target
         # A run of its own: a later one with other rows is no repetition of this one.
         self._run = f"batch-{uuid.uuid4().hex[:16]}"
@@ -73,7 +73,7 @@ _StreamArrowWriter: Any = getattr(spark, "DataSourceStreamArrowWriter", object)
 class FileStreamWriter(OneLineErrors, _StreamArrowWriter):
     """The batches of a query into a directory."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SinkOptions) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -41,7 +41,7 @@ def lost(damage: Damage, want: Predicate | None = None) -> bool:
     return not before and not behind
 
 
-class Findings:
+class DamageFindings:
     """What one worker met, and what is to be done about it."""
 
     def __init__(self, mode: str, columns: Sequence[str], want: Predicate | None = None) -> None:
@@ -86,7 +86,7 @@ def known_damage(
     known: Sequence[Damage], want: Predicate, columns: Sequence[str], mode: str
 ) -> Iterator[pa.RecordBatch]:
     """What `mode` makes of damage that was met while planning."""
-    findings = Findings(mode, columns, want)
+    findings = DamageFindings(mode, columns, want)
     findings.found += known
     findings.raise_first()
     yield from findings.rows()
@@ -99,7 +99,7 @@ def scan(task: ScanTask, want: Predicate, columns: Sequence[str], mode: str) -> 
     if known is not None:
         yield from _numbered(task.log, known, columns)
         return
-    findings = Findings(mode, columns, want)
+    findings = DamageFindings(mode, columns, want)
     for made in _record_batches(task.showing(columns), want, columns, findings.found):
         findings.raise_first()
         yield made

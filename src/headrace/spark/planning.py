@@ -29,14 +29,14 @@ NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlannedLog:
     """A log of a directory. `key` is unique among all that one query reads: its name, or with its directory."""
 
     key: str
     log: Log
 
 
-class Part(InputPartition, Versioned):
+class ScanPartition(InputPartition, Versioned):
     """Tasks that one worker reads one after the other, and what is left out of them. `known`: damage that planning met."""
 
     def __init__(self, tasks: list[ScanTask], predicate: Predicate, known: tuple[Damage, ...] = ()) -> None:
@@ -58,15 +58,15 @@ def directories(path: str) -> list[str]:
     return found
 
 
-def places(options: ReadOptions, stack: ExitStack) -> list[Place]:
+def places(options: ReadOptions, stack: ExitStack) -> list[PlannedLog]:
     """Every log that is asked for, opened for reading until the stack closes."""
     filed = _filed(options, stack) if options.path else []
     return filed if options.access is None else _served(options, filed, stack)
 
 
-def _filed(options: ReadOptions, stack: ExitStack) -> list[Place]:
+def _filed(options: ReadOptions, stack: ExitStack) -> list[PlannedLog]:
     paths = directories(options.path)
-    found: list[Place] = []
+    found: list[PlannedLog] = []
     for path in paths:
         volume = stack.enter_context(open_volume(path, key=options.key))
         names = volume.logs()
@@ -74,11 +74,11 @@ def _filed(options: ReadOptions, stack: ExitStack) -> list[Place]:
         chosen = (options.chosen if options.access is None else options.present)(names, volume.origin)
         for name in chosen:
             key = name if len(paths) == 1 else f"{path}:{name}"
-            found.append(Place(key, volume.open(name)))
+            found.append(PlannedLog(key, volume.open(name)))
     return found
 
 
-def _served(options: ReadOptions, filed: list[Place], stack: ExitStack) -> list[Place]:
+def _served(options: ReadOptions, filed: list[PlannedLog], stack: ExitStack) -> list[PlannedLog]:
     """The streams of a server; where there are files of one too, both as one log."""
     from headrace.client import ServerVolume
     from headrace.spark.hybrid import HybridLog
@@ -87,10 +87,10 @@ def _served(options: ReadOptions, filed: list[Place], stack: ExitStack) -> list[
     volume = stack.enter_context(ServerVolume(options.access))
     names = list(options.logs) if options.plain_logs else options.chosen(volume.logs(), volume.layout)
     cold = {place.key: place.log for place in filed}
-    found: list[Place] = []
+    found: list[PlannedLog] = []
     for name in names:
         live = volume.open(name)
-        found.append(Place(name, HybridLog(cold[name], live) if name in cold else live))
+        found.append(PlannedLog(name, HybridLog(cold[name], live) if name in cold else live))
     return found
 
 
@@ -173,8 +173,8 @@ def parts(options: ReadOptions, predicate: Predicate, columns: Sequence[str]) ->
         tasks = [task for place in found for task in place.log.scan_tasks(predicate)]
         known = tuple(each for place in found for each in place.log.unreachable_damage())
     groups = packed(tasks, options.target_bytes, options.min_partitions, weigh)
-    made: list[InputPartition] = [Part(joined(group), predicate) for group in groups]
-    return [*made, Part([], predicate, known)] if known else made
+    made: list[InputPartition] = [ScanPartition(joined(group), predicate) for group in groups]
+    return [*made, ScanPartition([], predicate, known)] if known else made
 
 
 @cache
@@ -186,7 +186,7 @@ def freeze_modules() -> None:
 
 def rows(part: InputPartition | None, columns: list[str], mode: str) -> Iterator[pa.RecordBatch]:
     """In a worker: the messages of a partition. (An empty plan arrives as no partition.)"""
-    if isinstance(part, Part):
+    if isinstance(part, ScanPartition):
         part.check()
         if TaskContext.get() is not None:
             freeze_modules()

@@ -9,20 +9,20 @@ import msgspec
 
 from headrace.client import Connection
 from headrace.errors import ServerRefused
-from headrace.spark.publishing import Written
+from headrace.spark.publishing import TaskResult
 
 CLOSED = (1 << 64) - 1
 """Below this everything is done: nothing that is sent under the producer's name is stored any more."""
 
 
-def close(connection: Connection, stream: str | None, done: Iterable[Written]) -> None:
+def close(connection: Connection, stream: str | None, done: Iterable[TaskResult]) -> None:
     """Producers that nobody will use again. A task that was given up and still sends sends duplicates."""
     producers = {name: each for each in done for name in each.producers}
     named = [replace(each, producer=name) for name, each in producers.items()]
     raise_floor(connection, stream, named, CLOSED)
 
 
-def raise_floor(connection: Connection, stream: str | None, done: Iterable[Written], below: int) -> None:
+def raise_floor(connection: Connection, stream: str | None, done: Iterable[TaskResult], below: int) -> None:
     """Tell a Headrace server that everything below a number is done, in the stream that took the rows."""
     streams: dict[str, str] = {}
     for each in done:

@@ -33,13 +33,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 from headrace.arrow import from_record_batch
 from headrace.client import Connection, Destination, Publisher, named_stream
 from headrace.errors import BadInput
-from headrace.spark.sink_options import Target
+from headrace.spark.sink_options import SinkOptions
 
 ROW_BITS = 32
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """What one task did."""
 
     rows: int
@@ -71,7 +71,7 @@ class Task:
         return f"{self.application}/{self.partition}/{hashlib.blake2b(content, digest_size=8).hexdigest()}"
 
 
-def publish_rows(target: Target, task: Task, batches: Iterator[pa.RecordBatch]) -> Written:
+def publish_rows(target: SinkOptions, task: Task, batches: Iterator[pa.RecordBatch]) -> TaskResult:
     """All rows of a task; returns when every one is acknowledged."""
     assert target.access is not None
     with Connection(target.access, "headrace-sink", patient=True) as connection:
@@ -84,7 +84,7 @@ def publish_rows(target: Target, task: Task, batches: Iterator[pa.RecordBatch]) 
             for batch in batches:
                 sender.send(batch)
         done = publisher.flush()
-    return Written(
+    return TaskResult(
         sender.rows,
         done.stored,
         done.duplicates,
@@ -105,7 +105,7 @@ def rank(hashes: Sequence[bytes]) -> Any:
 
 class _Sender:
     def __init__(
-        self, target: Target, task: Task, publisher: Publisher, into: Destination | None, marks: bool
+        self, target: SinkOptions, task: Task, publisher: Publisher, into: Destination | None, marks: bool
     ) -> None:
         self._target, self._task, self._publisher, self._marks = target, task, publisher, marks
         self._into = into

@@ -40,7 +40,7 @@ COLUMNS = ("subject", "data", "headers", "key", "msg_id", "log", "seq", "time", 
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SinkOptions:
     """Options of a writer, read and checked against the columns."""
 
     access: Access | None
@@ -54,7 +54,7 @@ class Target:
     window: int
 
 
-def read_sink_options(options: Mapping[str, str], columns: Sequence[str]) -> Target:
+def read_sink_options(options: Mapping[str, str], columns: Sequence[str]) -> SinkOptions:
     """BadInput names the option or the column that is wrong."""
     given = known_options(options, _KNOWN, "sink")
     access, path = access_of(given), given.get("path", "")
@@ -76,7 +76,7 @@ def read_sink_options(options: Mapping[str, str], columns: Sequence[str]) -> Tar
     window = given.get("window", str(WINDOW))
     if not window.isdecimal() or not 1 <= int(window) <= 1_000_000:
         raise BadInput(f"headrace sink: window={window!r}; expected 1 to 1000000")
-    return Target(
+    return SinkOptions(
         access=access,
         path=path,
         layout=given.get("layout", ""),

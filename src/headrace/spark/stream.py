@@ -32,7 +32,7 @@ from headrace.spark.limits import (
 )
 from headrace.spark.one_line import OneLineErrors
 from headrace.spark.options import LATEST, ReadOptions
-from headrace.spark.planning import Part, Place, joined, packed, places, rows
+from headrace.spark.planning import PlannedLog, ScanPartition, joined, packed, places, rows
 
 if TYPE_CHECKING:
     from headrace.client import Hold
@@ -74,7 +74,7 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
             self._initial = _offset(begins)
         return self._initial
 
-    def _begin(self, place: Place) -> tuple[str, int]:
+    def _begin(self, place: PlannedLog) -> tuple[str, int]:
         options, ends = self._options, _ends(place, self._options)
         at = ends.next if options.start == LATEST else ends.first
         if options.first is not None:
@@ -203,9 +203,9 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
                 groups = packed(
                     place.log.scan_tasks(want), self._options.target_bytes, self._options.min_partitions
                 )
-                tasks += [Part(joined(group), want) for group in groups if at < following]
+                tasks += [ScanPartition(joined(group), want) for group in groups if at < following]
                 if at < following and (known := place.log.unreachable_damage()):
-                    tasks.append(Part([], want, tuple(known)))
+                    tasks.append(ScanPartition([], want, tuple(known)))
         return tasks
 
     def _missing(self, key: str, first: int, last: int) -> None:
@@ -247,7 +247,7 @@ class FileStream(OneLineErrors, DataSourceStreamReader, SupportsTriggerAvailable
                 )
 
 
-def _ends(place: Place, options: ReadOptions) -> Ends:
+def _ends(place: PlannedLog, options: ReadOptions) -> Ends:
     state = place.log.state()
     following = state.last_seq + 1
     if options.next is not None:

@@ -28,7 +28,7 @@ from headrace.spark import acks
 from headrace.spark.acks import AckReader
 from headrace.spark.columns import FINDING, MESSAGE, Columns, arrow, finding, made, one_column
 from headrace.spark.kernels import kernels
-from headrace.spark.malformed import PERMISSIVE, Findings
+from headrace.spark.malformed import PERMISSIVE, DamageFindings
 from headrace.spark.one_line import OneLineErrors
 from headrace.spark.options import ReadOptions
 from headrace.spark.planning import directories, packed, places
@@ -136,7 +136,7 @@ class Damages(Checks):
             yield made(DAMAGE, self._columns, rows)
 
 
-class Consumers(View):
+class ConsumersView(View):
     """`consumers`: who reads, and how far."""
 
     def partitions(self) -> list[InputPartition]:
@@ -173,7 +173,7 @@ class Latest(View):
         """Memory: the subjects that were seen, and one task's newest messages."""
         tasks, want, expected = piece
         seen: Any = arrow.array([], pa.string())
-        judge = Findings(self._options.mode, self._columns)
+        judge = DamageFindings(self._options.mode, self._columns)
         for task in tasks:
             newest: Any = None
             for batch in task.batches(want, judge.found):
@@ -216,7 +216,7 @@ VIEWS: dict[str, tuple[Callable[[ReadOptions, list[str]], DataSourceReader], Col
     "latest_per_subject": (Latest, MESSAGE),
     "verify": (Checks, VERIFY),
     "damage": (Damages, DAMAGE),
-    "consumers": (Consumers, CONSUMERS),
+    "consumers": (ConsumersView, CONSUMERS),
     "acks": (AckReader, acks.COLUMNS),
 }
 WHOLE_FILES = ("verify", "damage", "consumers")

@@ -21,8 +21,8 @@ from headrace.errors import BadInput, ConnectionLost, ServerRefused
 from headrace.spark.filing import FileWriter
 from headrace.spark.one_line import OneLineErrors
 from headrace.spark.producer_floors import close
-from headrace.spark.publishing import Task, Written, publish_rows
-from headrace.spark.sink_options import Target, read_sink_options
+from headrace.spark.publishing import Task, TaskResult, publish_rows
+from headrace.spark.sink_options import SinkOptions, read_sink_options
 
 LOG = logging.getLogger("headrace")
 
@@ -38,7 +38,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 class ServerWriter(OneLineErrors, DataSourceArrowWriter):
     """Publishes in the tasks."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SinkOptions) -> None:
         self._target = target
         # Made on the driver: all attempts of a task have the same name.
         self._application = target.application or f"batch-{uuid.uuid4().hex[:16]}"
@@ -50,7 +50,7 @@ class ServerWriter(OneLineErrors, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Everything was acknowledged in the tasks. A write without a name is never repeated: its producers are closed."""
-        done = [each for each in messages if isinstance(each, Written) and each.producers]
+        done = [each for each in messages if isinstance(each, TaskResult) and each.producers]
         if not done or self._target.application is not None or self._target.access is None:
             return
         try:

@@ -20,8 +20,8 @@ from headrace.errors import ConnectionLost, ServerRefused
 from headrace.spark.filing import FileStreamWriter
 from headrace.spark.one_line import OneLineErrors
 from headrace.spark.producer_floors import raise_floor
-from headrace.spark.publishing import ROW_BITS, Task, Written, publish_rows
-from headrace.spark.sink_options import Target, read_sink_options
+from headrace.spark.publishing import ROW_BITS, Task, TaskResult, publish_rows
+from headrace.spark.sink_options import SinkOptions, read_sink_options
 
 LOG = logging.getLogger("headrace")
 
@@ -43,7 +43,7 @@ def this_task(application: str | None) -> Task:
 class ServerStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
     """Publishes in the tasks."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SinkOptions) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -52,7 +52,7 @@ class ServerStreamWriter(OneLineErrors, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Everything was acknowledged in the tasks; what remains is housekeeping, which may fail."""
-        done = [each for each in messages if isinstance(each, Written) and each.producer]
+        done = [each for each in messages if isinstance(each, TaskResult) and each.producer]
         if not done or self._target.access is None:
             return
         try:

@@ -55,7 +55,7 @@ impl Directory {
 
 /// A name in a directory.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct EntryName {
     pub directory: Arc<Directory>,
     pub name: String,
 }
@@ -64,8 +64,8 @@ pub(super) struct Place {
 #[derive(Clone)]
 pub(super) struct Change {
     pub node: Node,
-    pub from: Option<Place>,
-    pub to: Option<Place>,
+    pub from: Option<EntryName>,
+    pub to: Option<EntryName>,
 }
 
 impl Change {
@@ -136,11 +136,11 @@ impl Names {
     }
 
     /// The directory that must exist, and the name in it that may.
-    fn place(&self, path: &str) -> io::Result<Place> {
+    fn place(&self, path: &str) -> io::Result<EntryName> {
         let mut parts = components(path);
         // The root has no name, so it cannot be made, renamed or removed.
         let name = parts.pop().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Place { directory: self.directory_at(&parts)?, name })
+        Ok(EntryName { directory: self.directory_at(&parts)?, name })
     }
 
     fn change(&mut self, change: Change) {
@@ -181,7 +181,7 @@ impl Names {
                 Some(Node::File(_)) => return error(io::ErrorKind::NotADirectory),
                 None => {
                     let next = Arc::new(Directory::default());
-                    let to = Some(Place { directory, name: name.clone() });
+                    let to = Some(EntryName { directory, name: name.clone() });
                     self.change(Change { node: Node::Directory(next.clone()), from: None, to });
                     made.push(format!("{prefix}{}", parts[..=depth].join("/")));
                     next
@@ -235,7 +235,7 @@ impl Names {
             if let Node::Directory(inner) = &node {
                 self.remove_below(inner);
             }
-            let from = Some(Place { directory: directory.clone(), name });
+            let from = Some(EntryName { directory: directory.clone(), name });
             self.change(Change { node, from, to: None });
         }
     }

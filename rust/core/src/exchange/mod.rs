@@ -409,7 +409,7 @@ impl Exchange {
         self.free_subs.push(id);
     }
 
-    /// Subscriptions that reached their maximum while a message was handed round.
+    /// Subscriptions that reached their maximum while a message was fanned out.
     fn drop_ended(&mut self) {
         while let Some(id) = self.ended_subs.pop() {
             let sub = &self.subs[id as usize];

@@ -19,7 +19,7 @@ const ACK_TOKENS: usize = 9;
 /// The same with domain and account hash before the stream.
 const LONG_ACK_TOKENS: usize = 11;
 
-/// A message as it is handed round.
+/// A message as it is fanned out.
 #[derive(Clone, Copy)]
 pub struct MessageRef<'a> {
     pub subject: &'a [u8],

@@ -21,7 +21,7 @@ from headrace.layouts.jetstream.checks.report import NAME, NOUNS, PRODUCT
 from headrace.layouts.jetstream.meta import META_FILE
 from headrace.layouts.jetstream.paths import MSGS, MSGS_NEW, MSGS_OLD, SIDE, block_numbers
 from headrace.layouts.jetstream.volume import ROOT, JetStreamVolume, looks_like_jetstream
-from headrace.layouts.layout import THREADS, Layout, Look, OpenRequest, Options, Progress
+from headrace.layouts.layout import THREADS, Layout, LayoutOptions, Look, OpenRequest, Progress
 from headrace.layouts.places import absolute, check_path, disk_at
 from headrace.layouts.report import Report
 from headrace.layouts.salvage import SalvageReport
@@ -33,7 +33,7 @@ COPY_CACHE_BYTES = 32 << 20
 _OF_STREAM = {MSGS, MSGS_NEW, MSGS_OLD, SIDE, "obs"}
 
 
-class StoreOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoreOptions(LayoutOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a store is held open; everything else is an option of its streams."""
 
     sync_interval_s: Annotated[

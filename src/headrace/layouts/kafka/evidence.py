@@ -28,7 +28,7 @@ CHECKPOINT_SLOT = "\0recovery point"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPartition:
     """What is said of one partition."""
 
     recovery_point: int = 0
@@ -86,7 +86,7 @@ class Known:
         ]
 
 
-class Evidence:
+class OffsetEvidence:
     """The offsets that may have been given out, as recovery finds more of it."""
 
     def __init__(self, least: int) -> None:

@@ -11,7 +11,7 @@ from headrace.layouts.kafka._kernels import Disk
 from headrace.layouts.kafka.names import has_segments, is_log_name, partition_dirs
 from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.kafka.volume import KafkaVolume
-from headrace.layouts.layout import Layout, Look, Options
+from headrace.layouts.layout import Layout, LayoutOptions, Look
 from headrace.layouts.report import Report
 from headrace.layouts.unread import Unread
 
@@ -22,7 +22,7 @@ class KafkaLayout(Layout):
     name: ClassVar[str] = "kafka"
     product: ClassVar[str] = "Apache Kafka"
     label: ClassVar[str] = "Kafka"
-    options: ClassVar[type[Options]] = KafkaOptions
+    options: ClassVar[type[LayoutOptions]] = KafkaOptions
     volume = KafkaVolume
     columns: ClassVar[Mapping[str, str]] = {
         "topic": "string",

@@ -34,7 +34,7 @@ from headrace.layouts.open_files import OpenFiles
 from headrace.layouts.readers import Readers
 
 if TYPE_CHECKING:
-    from headrace.layouts.kafka.opening import Opened
+    from headrace.layouts.kafka.opening import OpenedPartition
 
 NS_PER_MS = 1_000_000
 CHUNK_LEAST = 64 << 10
@@ -51,7 +51,7 @@ class KafkaLog(Log):
         disk: Disk,
         directory: str,
         name: str,
-        opened: Opened,
+        opened: OpenedPartition,
         *,
         options: KafkaOptions,
         read_only: bool,

@@ -12,7 +12,7 @@ from headrace.errors import Damaged
 from headrace.layouts.base import Damage
 from headrace.layouts.kafka import checkpoints
 from headrace.layouts.kafka._kernels import Disk, KafkaProducers, KafkaSurvey, KafkaWriter
-from headrace.layouts.kafka.evidence import Evidence, Known
+from headrace.layouts.kafka.evidence import KnownPartition, OffsetEvidence
 from headrace.layouts.kafka.names import INDEX, SNAPSHOT, TIMES, TXN, parse_file
 from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.kafka.producer_files import encode_aborted, read_snapshot
@@ -36,7 +36,7 @@ FAR = 2**62
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedPartition:
     """A partition as it was found (and, for writing, put in order)."""
 
     segments: list[Segment]
@@ -56,16 +56,16 @@ def open_for_reading(
     disk: Disk,
     directory: str,
     options: KafkaOptions,
-    known: Known,
+    known: KnownPartition,
     *,
     live: bool,
     durable: Mark | None = None,
-) -> Opened:
+) -> OpenedPartition:
     """Look, change nothing. `live`: a broker is writing to it now, or (then `durable` tells how far) we are."""
     segments = list_segments(disk, directory)
     damage: list[Damage] = []
     start = max(known.start, segments[0].base if segments else 0)
-    opened = Opened(segments, KafkaProducers([]), start, start, live_writer=live, damage=damage)
+    opened = OpenedPartition(segments, KafkaProducers([]), start, start, live_writer=live, damage=damage)
     opened.epochs = _epochs(disk, directory, damage)
     damage += misplaced(disk, directory)
     if not segments:
@@ -152,15 +152,15 @@ def _producers_by_scan(
 class Opener:
     """Opening for writing, step by step."""
 
-    def __init__(self, disk: Disk, directory: str, options: KafkaOptions, known: Known) -> None:
+    def __init__(self, disk: Disk, directory: str, options: KafkaOptions, known: KnownPartition) -> None:
         self.disk, self.directory, self.options, self.known = disk, directory, options, known
         self.clean = self.fresh = False
         self.damage: list[Damage] = []
-        self.evidence = Evidence(known.next)
+        self.evidence = OffsetEvidence(known.next)
         self.epochs = _epochs(disk, directory, self.damage)
         self.producers = KafkaProducers([])
 
-    def open(self) -> Opened:
+    def open(self) -> OpenedPartition:
         """Recover, and leave the last segment open for appending."""
         finish_cleaning(self.disk, self.directory)
         found = self.segments = list_segments(self.disk, self.directory)
@@ -173,7 +173,9 @@ class Opener:
         if found:
             self.damage += self.known.lost(self.directory, self.segments, following, self.damage)
         writer = self._writer()
-        opened = Opened(self.segments, self.producers, 0, following, writer=writer, damage=self.damage)
+        opened = OpenedPartition(
+            self.segments, self.producers, 0, following, writer=writer, damage=self.damage
+        )
         opened.start = max(self.known.start, self.segments[0].base)
         wanted = self.evidence.above(following)
         if wanted > following:
@@ -324,7 +326,7 @@ class Opener:
         at = 35 if head[16] == 2 else 18
         return int.from_bytes(head[at : at + 8], "big", signed=True)
 
-    def _leave_hole(self, opened: Opened, base: int) -> None:
+    def _leave_hole(self, opened: OpenedPartition, base: int) -> None:
         """Offsets up to `base` may have been given out: an empty segment makes everybody go on there."""
         assert opened.writer is not None
         opened.writer.close()
@@ -336,8 +338,14 @@ class Opener:
 
 
 def open_for_writing(
-    disk: Disk, directory: str, options: KafkaOptions, known: Known, *, clean: bool, fresh: bool = False
-) -> Opened:
+    disk: Disk,
+    directory: str,
+    options: KafkaOptions,
+    known: KnownPartition,
+    *,
+    clean: bool,
+    fresh: bool = False,
+) -> OpenedPartition:
     """Recover a partition and open it. The caller holds the volume's lock. `fresh`: it was made just now."""
     opener = Opener(disk, directory, options, known)
     opener.clean, opener.fresh = clean, fresh

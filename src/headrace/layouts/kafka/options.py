@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from headrace.errors import BadInput
-from headrace.layouts.layout import Options
+from headrace.layouts.layout import LayoutOptions
 
 NEVER = 2**63 - 1
 INT_MAX = 2**31 - 1
@@ -23,7 +23,7 @@ def _meta(text: str, least: int | None = None, most: int | None = None) -> msgsp
     return msgspec.Meta(description=text, ge=least, le=most)
 
 
-class KafkaOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KafkaOptions(LayoutOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a Kafka log directory; each may also be given for one log when it is created."""
 
     segment_bytes: Annotated[int, _meta("a segment ends before it would be larger", 1, INT_MAX)] = 1 << 30

@@ -26,7 +26,13 @@ from headrace.layouts.directory_volume import DirectoryVolume
 from headrace.layouts.kafka import checkpoints, creating, offsets
 from headrace.layouts.kafka._kernels import Disk
 from headrace.layouts.kafka.creating import OWN_OPTIONS
-from headrace.layouts.kafka.evidence import CHECKPOINT_SLOT, Known, checkpoint_sum, marks_before, read_sum
+from headrace.layouts.kafka.evidence import (
+    CHECKPOINT_SLOT,
+    KnownPartition,
+    checkpoint_sum,
+    marks_before,
+    read_sum,
+)
 from headrace.layouts.kafka.log import KafkaLog
 from headrace.layouts.kafka.names import has_segments, is_log_name, partition_dirs, split_name
 from headrace.layouts.kafka.opening import open_for_reading, open_for_writing
@@ -129,7 +135,7 @@ class KafkaVolume(DirectoryVolume):
                 self._logs[name] = self._open(name, self.known(name), self.clean)
             return self._logs[name]
 
-    def _open(self, name: str, known: Known, clean: bool, fresh: bool = False) -> KafkaLog:
+    def _open(self, name: str, known: KnownPartition, clean: bool, fresh: bool = False) -> KafkaLog:
         directory = f"{self.path}/{name}"
         options = self._options_of(directory)
         if self.read_only:
@@ -206,7 +212,7 @@ class KafkaVolume(DirectoryVolume):
                     raise problems[0]
                 self.disk.sync_dir(self.path)
                 for name in absent:
-                    self._logs[name] = self._open(name, Known(), clean=True, fresh=True)
+                    self._logs[name] = self._open(name, KnownPartition(), clean=True, fresh=True)
             logs = [self.open(name) for name in names]
             differing = [log.name for log in logs if log.options != merged]
             if differing:
@@ -277,7 +283,7 @@ class KafkaVolume(DirectoryVolume):
                 self._damage.append(finding)
             return {}
 
-    def known(self, name: str) -> Known:
+    def known(self, name: str) -> KnownPartition:
         """What is said of a log. Read once for all: nobody else writes while we do, and for a reader a second ago is as
         good as now."""
         now = time.monotonic()
@@ -287,7 +293,7 @@ class KafkaVolume(DirectoryVolume):
                 self._before = marks_before(self.disk, self.path)
         synced = None if self._before is None else self._before.of(name)
         point, watermark, start = (max(file.get(name, 0), 0) for file in self._known[1])
-        return Known(point, watermark, start, synced)
+        return KnownPartition(point, watermark, start, synced)
 
     def _forget(self, names: Sequence[str]) -> None:
         """Logs of these names begin anew: no checkpoint may say otherwise."""

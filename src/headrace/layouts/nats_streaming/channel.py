@@ -28,9 +28,9 @@ from headrace.layouts.nats_streaming._kernels import (
 )
 from headrace.layouts.nats_streaming.home import Home
 from headrace.layouts.nats_streaming.limits import slice_limits
-from headrace.layouts.nats_streaming.marks import Mark
+from headrace.layouts.nats_streaming.marks import ChannelMark
 from headrace.layouts.nats_streaming.names import HEAD, SUBS
-from headrace.layouts.nats_streaming.opening import Opened
+from headrace.layouts.nats_streaming.opening import OpenedChannel
 from headrace.layouts.nats_streaming.readers import ChannelReaders
 from headrace.layouts.nats_streaming.scan_task import SliceTask, plan_slices
 from headrace.layouts.nats_streaming.seal import Sealing, channel_key
@@ -47,7 +47,7 @@ _SLICE = re.compile(r"/msgs\.\d+\.dat$")
 class Channel(Log):
     """Get it from the volume. Thread-safe."""
 
-    def __init__(self, home: Home, name: str, opened: Opened) -> None:
+    def __init__(self, home: Home, name: str, opened: OpenedChannel) -> None:
         self.name, self.home, self.directory = name, home, home.directory(name)
         self.slices, self.next_number = opened.slices, opened.next_number
         self.next = opened.next_sequence
@@ -190,7 +190,7 @@ class Channel(Log):
         last = self.slices[-1] if self.slices else None
         entry = self.home.disk.entry(f"{self.directory}/{SUBS}")
         self.mark_file.begin(
-            Mark(
+            ChannelMark(
                 slice=last.number if last else self.next_number - 1,
                 data=last.data_end if last else 0,
                 records=entry.size if entry else 0,

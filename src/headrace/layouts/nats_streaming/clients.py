@@ -12,7 +12,7 @@ from headrace.layouts.nats_streaming.descriptors import Descriptors
 from headrace.layouts.nats_streaming.names import CLIENTS, HEAD
 from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.protos import ClientDelete, ClientInfo
-from headrace.layouts.nats_streaming.recovery import Recovery
+from headrace.layouts.nats_streaming.recovery import ChannelRecovery
 
 ADD, REMOVE = 1, 2
 TYPES = 2
@@ -25,7 +25,7 @@ class Clients:
         self,
         root: str,
         data: bytes,
-        how: Recovery,
+        how: ChannelRecovery,
         *,
         disk: Disk,
         files: Descriptors | None = None,

@@ -21,7 +21,7 @@ from headrace.layouts.nats_streaming.names import SIDE
 _BYTES_MAX = 4096
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class ChannelMark(msgspec.Struct, frozen=True, kw_only=True):
     """Slices above `slice`, bytes of it from `data` on, and bytes of the small file from `records` on are this life's."""
 
     slice: int = 0
@@ -46,17 +46,17 @@ class MarkFile:
         """Whether this life has its mark."""
         return self._written
 
-    def read(self) -> Mark | None:
+    def read(self) -> ChannelMark | None:
         """What a killed writer left; None after a clean stop or if nobody of ours wrote."""
         try:
             if self._disk.entry(self.path) is None:
                 return None
-            return msgspec.json.decode(self._disk.read(self.path, _BYTES_MAX), type=Mark)
+            return msgspec.json.decode(self._disk.read(self.path, _BYTES_MAX), type=ChannelMark)
         except (HeadraceError, msgspec.DecodeError):
             # A torn mark: the life that wrote it had written nothing else yet.
             return None
 
-    def begin(self, mark: Mark) -> None:
+    def begin(self, mark: ChannelMark) -> None:
         """Once per life, before the first write."""
         if self._written:
             return

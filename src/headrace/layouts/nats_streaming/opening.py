@@ -16,9 +16,9 @@ from headrace.layouts.base import Damage
 from headrace.layouts.directories import make_dirs
 from headrace.layouts.nats_streaming._kernels import StanSubs
 from headrace.layouts.nats_streaming.home import Home
-from headrace.layouts.nats_streaming.marks import Mark, MarkFile, of_channel
+from headrace.layouts.nats_streaming.marks import ChannelMark, MarkFile, of_channel
 from headrace.layouts.nats_streaming.names import SIDE, SUBS, data_path, misplaced, slice_numbers
-from headrace.layouts.nats_streaming.recovery import Recovery
+from headrace.layouts.nats_streaming.recovery import ChannelRecovery
 from headrace.layouts.nats_streaming.slices import Slice, open_slice
 from headrace.layouts.nats_streaming.subscriptions import TYPES, Subscriptions
 from headrace.layouts.places import may_pass
@@ -32,7 +32,7 @@ USED = f"{SIDE}/used"
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedChannel:
     """What a channel was found to hold."""
 
     slices: list[Slice]
@@ -45,11 +45,13 @@ class Opened:
     damage: list[Damage]
 
 
-def open_channel(home: Home, name: str, torn: Mark | None = None, *, live_writer: bool = False) -> Opened:
+def open_channel(
+    home: Home, name: str, torn: ChannelMark | None = None, *, live_writer: bool = False
+) -> OpenedChannel:
     """Recover one channel. Damaged when it is opened for writing and something may have been lost. `torn` is the mark
     of a channel that has none of its own."""
     directory = home.directory(name)
-    how = Recovery(
+    how = ChannelRecovery(
         home.disk,
         home.root,
         home.poly,
@@ -85,7 +87,7 @@ def open_channel(home: Home, name: str, torn: Mark | None = None, *, live_writer
         make_dirs(home.disk, f"{directory}/{SIDE}")
         home.disk.replace_file(f"{directory}/{USED}", str(used).encode())
     last = max(last, used)
-    return Opened(
+    return OpenedChannel(
         slices=slices,
         table=table,
         subs_size=len(data),
@@ -97,7 +99,7 @@ def open_channel(home: Home, name: str, torn: Mark | None = None, *, live_writer
     )
 
 
-def _note_lost(how: Recovery, home: Home, name: str, numbers: list[int], last: int) -> int:
+def _note_lost(how: ChannelRecovery, home: Home, name: str, numbers: list[int], last: int) -> int:
     """Report slices that should be there; returns the last sequence that is known to have been synced."""
     directory = home.directory(name)
     for before, after in pairwise(numbers):
@@ -118,7 +120,7 @@ def _note_lost(how: Recovery, home: Home, name: str, numbers: list[int], last: i
 
 
 def _slices(
-    how: Recovery, home: Home, name: str, numbers: list[int], mark: Mark | None
+    how: ChannelRecovery, home: Home, name: str, numbers: list[int], mark: ChannelMark | None
 ) -> tuple[list[Slice], int]:
     directory, highest = home.directory(name), 0
     slices: list[Slice] = []

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self, cast
 from msgspec import Meta, field
 
 from headrace.errors import BadInput
-from headrace.layouts.layout import Options
+from headrace.layouts.layout import LayoutOptions
 from headrace.units import parse_duration_ns
 
 _SIZE = re.compile(r"^(\d+)\s*([a-zA-Z]*)$")
@@ -67,7 +67,7 @@ ALIASES: dict[str, str] = {
 BLOCKS = {"file", "file_options", "limits", "store_limits", "storelimits", "streaming"}
 
 
-class StreamingOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamingOptions(LayoutOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a store is written, kept and recovered. Durations are nanoseconds once they are read."""
 
     aliases: ClassVar[Mapping[str, str]] = ALIASES

@@ -19,7 +19,7 @@ from headrace.layouts.base import Damage
 from headrace.layouts.directories import make_dirs
 from headrace.layouts.nats_streaming import advice
 from headrace.layouts.nats_streaming._kernels import Disk, stan_frame, stan_frames
-from headrace.layouts.nats_streaming.marks import Mark
+from headrace.layouts.nats_streaming.marks import ChannelMark
 from headrace.layouts.nats_streaming.names import HEAD, SIDE, WITNESS
 from headrace.layouts.places import may_pass
 from headrace.layouts.shortcuts import is_there, unreadable
@@ -34,7 +34,7 @@ Problem = tuple[int, int, str, bool]
 
 
 @dataclass(slots=True)
-class Recovery:
+class ChannelRecovery:
     """How one opening treats what it finds, and what it found."""
 
     disk: Disk
@@ -137,7 +137,7 @@ class Recovery:
 
     # clients.dat and subs.dat
 
-    def read_records(self, path: str, types: int, mark: Mark | None) -> bytes:
+    def read_records(self, path: str, types: int, mark: ChannelMark | None) -> bytes:
         """The sound content of a typed file, cut or healed before if that is what was asked."""
         if not is_there(self.disk, path):
             if self.writing:

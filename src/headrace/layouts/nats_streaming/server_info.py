@@ -9,7 +9,7 @@ from headrace.layouts.nats_streaming import advice
 from headrace.layouts.nats_streaming._kernels import Disk, stan_frame, stan_frames
 from headrace.layouts.nats_streaming.names import HEAD, SERVER
 from headrace.layouts.nats_streaming.protos import ServerInfo
-from headrace.layouts.nats_streaming.recovery import Recovery
+from headrace.layouts.nats_streaming.recovery import ChannelRecovery
 from headrace.layouts.shortcuts import read_or_damaged
 
 LOG = logging.getLogger("headrace")
@@ -60,7 +60,7 @@ def find_poly(disk: Disk, root: str, given: int) -> int:
     return given
 
 
-def recover_info(how: Recovery, cluster_id: str, has_channels: bool) -> ServerInfo:
+def recover_info(how: ChannelRecovery, cluster_id: str, has_channels: bool) -> ServerInfo:
     """For writing: what is there, completed; or a new one. A cluster id that does not fit is refused."""
     try:
         found = read_info(how.disk, how.root, how.poly, how.strict)

@@ -21,9 +21,9 @@ from headrace.layouts.nats_streaming._kernels import (
     stan_mend,
     stan_read,
 )
-from headrace.layouts.nats_streaming.marks import Mark
+from headrace.layouts.nats_streaming.marks import ChannelMark
 from headrace.layouts.nats_streaming.names import HEAD, data_path, index_path
-from headrace.layouts.nats_streaming.recovery import Recovery
+from headrace.layouts.nats_streaming.recovery import ChannelRecovery
 from headrace.layouts.places import may_pass
 from headrace.layouts.shortcuts import is_there, unreadable
 
@@ -84,7 +84,12 @@ def findings_to_damage(slice_data: str, slice_index: str, findings: list[Finding
 
 
 def open_slice(
-    how: Recovery, directory: str, number: int, channel: str, mark: Mark | None, below: int | None
+    how: ChannelRecovery,
+    directory: str,
+    number: int,
+    channel: str,
+    mark: ChannelMark | None,
+    below: int | None,
 ) -> tuple[Slice, int]:
     """(the slice, the highest sequence that anything in it shows). Damaged when writing must stop. `below` is the first
     sequence of the next slice."""
@@ -126,7 +131,7 @@ def index_bytes_max(data_size: int) -> int:
     return len(HEAD) + ENTRY_BYTES * (data_size // FRAME_BYTES + _AHEAD_MAX)
 
 
-def _index_file(how: Recovery, made: Slice, data_size: int) -> DiskFile | None:
+def _index_file(how: ChannelRecovery, made: Slice, data_size: int) -> DiskFile | None:
     """The index, if it is there and begins as an index; any other one is made anew."""
     if not is_there(how.disk, made.index_path):
         return None
@@ -152,7 +157,7 @@ def _index_file(how: Recovery, made: Slice, data_size: int) -> DiskFile | None:
     return None
 
 
-def _last_is_sound(how: Recovery, made: Slice, index: DiskFile, summary: StanIndexSummary) -> bool:
+def _last_is_sound(how: ChannelRecovery, made: Slice, index: DiskFile, summary: StanIndexSummary) -> bool:
     count, sequence = summary.count, summary.last.sequence
     data = how.disk.open(made.data_path)
     batch, _, findings, _ = stan_read(
@@ -162,11 +167,11 @@ def _last_is_sound(how: Recovery, made: Slice, index: DiskFile, summary: StanInd
 
 
 def _mend(
-    how: Recovery,
+    how: ChannelRecovery,
     made: Slice,
     index: DiskFile | None,
     channel: str,
-    mark: Mark | None,
+    mark: ChannelMark | None,
     summary: StanIndexSummary | None,
     below: int | None,
     cut_at: int | None = None,

@@ -22,7 +22,7 @@ from headrace.layouts.nats_streaming.descriptors import Descriptors
 from headrace.layouts.nats_streaming.names import HEAD, SUBS
 from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.protos import Deletion, SubState
-from headrace.layouts.nats_streaming.recovery import Recovery
+from headrace.layouts.nats_streaming.recovery import ChannelRecovery
 
 NEW, UPDATE, DELETE = 1, 2, 3
 TYPES = 5
@@ -107,7 +107,7 @@ class Subscriptions(Cursors):
         self._mutex = threading.RLock()
 
     @staticmethod
-    def load(how: Recovery, path: str, data: bytes) -> StanSubs:
+    def load(how: ChannelRecovery, path: str, data: bytes) -> StanSubs:
         """The table that a file's content says. Records that are sound and yet not what their type says are reported:
         the type stands outside the CRC."""
         table, problems, _ = StanSubs.load(data, how.poly, how.strict, True)

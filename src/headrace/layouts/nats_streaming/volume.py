@@ -39,7 +39,7 @@ from headrace.layouts.nats_streaming.clients import TYPES, Clients
 from headrace.layouts.nats_streaming.descriptors import Descriptors
 from headrace.layouts.nats_streaming.home import Home
 from headrace.layouts.nats_streaming.limits import LimitTable
-from headrace.layouts.nats_streaming.marks import Mark, of_root
+from headrace.layouts.nats_streaming.marks import ChannelMark, of_root
 from headrace.layouts.nats_streaming.names import (
     CLIENTS,
     LOCK,
@@ -51,7 +51,7 @@ from headrace.layouts.nats_streaming.names import (
 from headrace.layouts.nats_streaming.opening import open_channel
 from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.protos import ServerInfo
-from headrace.layouts.nats_streaming.recovery import Recovery, take_witness
+from headrace.layouts.nats_streaming.recovery import ChannelRecovery, take_witness
 from headrace.layouts.nats_streaming.seal import key_text
 from headrace.layouts.nats_streaming.server_info import find_poly, read_info, recover_info
 from headrace.layouts.places import disk_given
@@ -65,7 +65,7 @@ class StreamingVolume(DirectoryVolume):
     """An opened store. Use `headrace.open`."""
 
     layout = "nats_streaming"
-    _torn: Mark | None = None
+    _torn: ChannelMark | None = None
     served_by: int | None = None
     """The process of a real server that has the directory, when it is only read."""
 
@@ -119,10 +119,10 @@ class StreamingVolume(DirectoryVolume):
 
     # Opening
 
-    def _recovery(self) -> Recovery:
+    def _recovery(self) -> ChannelRecovery:
         options = self.options
         truncate = options.file_truncate_bad_eof and not self.read_only
-        return Recovery(
+        return ChannelRecovery(
             self.home.disk, self.path, self.home.poly, options.file_crc, not self.read_only, truncate
         )
 
@@ -161,10 +161,10 @@ class StreamingVolume(DirectoryVolume):
                 options=options,
             )
             self._damage = how.damage
-            self._torn = Mark() if ended is not None and ended.durability == "interval" else None
+            self._torn = ChannelMark() if ended is not None and ended.durability == "interval" else None
             self.home.before = MarksBefore.read(disk, self.path)
             self._recover(found)
-            mark.begin(Mark(records=len(data), durability=self.durability))
+            mark.begin(ChannelMark(records=len(data), durability=self.durability))
             self._publish()
         except BaseException:
             self._lock.release()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.layouts.archives import ArchivedLog, Archives, Part, WriteOptions
+from headrace.layouts.archives import AddedRange, ArchivedLog, Archives, WriteOptions
 from headrace.layouts.base import ScanTask
-from headrace.layouts.parquet.division import Division, read_division
+from headrace.layouts.parquet.division import RowDivision, read_division
 from headrace.layouts.parquet.manifest import ArchiveWriter, read_manifest
 from headrace.layouts.parquet.writing import WRITTEN_COLUMNS, FileGroup, make_groups
 
@@ -14,7 +14,7 @@ from headrace.layouts.parquet.writing import WRITTEN_COLUMNS, FileGroup, make_gr
 class ParquetArchives(Archives):
     """See `Archives`."""
 
-    def division(self, by: Sequence[str]) -> Division:
+    def division(self, by: Sequence[str]) -> RowDivision:
         return read_division(by)
 
     def ledger(self, target: str, origin: str, by: Sequence[str], wait_s: float = 0) -> ParquetLedger:
@@ -49,7 +49,7 @@ class ParquetLedger:
     def log(self, name: str, incarnation: str) -> ArchivedLog:
         return self._writer.log(name, incarnation)
 
-    def commit(self, parts: Sequence[Part]) -> None:
+    def commit(self, parts: Sequence[AddedRange]) -> None:
         self._writer.commit(parts)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ pc: Any = compute  # the stubs know few of the functions
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class RowDivision:
     """Read and checked: what is asked for, and the columns it makes."""
 
     by: tuple[str, ...]
@@ -92,7 +92,7 @@ class Division:
         return dict(zip(self.columns, values, strict=True))
 
 
-def read_division(by: Sequence[str]) -> Division:
+def read_division(by: Sequence[str]) -> RowDivision:
     """BadInput names what cannot be read."""
     columns: list[str] = []
     for each in by:
@@ -107,7 +107,7 @@ def read_division(by: Sequence[str]) -> Division:
             columns.append(name)
         if each not in _PERIODS:
             _expression(each)
-    return Division(tuple(by), tuple(columns))
+    return RowDivision(tuple(by), tuple(columns))
 
 
 def _floored(times: Any, us: int, periods: Any) -> Any:

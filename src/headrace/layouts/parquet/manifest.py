@@ -24,7 +24,7 @@ from typing import Self
 import msgspec
 
 from headrace.errors import BadInput, Damaged, DiskFault, StoreLocked
-from headrace.layouts.archives import ArchivedFile, ArchivedLog, Part
+from headrace.layouts.archives import AddedRange, ArchivedFile, ArchivedLog
 from headrace.layouts.parquet._kernels import Disk
 from headrace.layouts.places import disk_at
 
@@ -113,7 +113,7 @@ class ArchiveWriter:
             )
         return known or ArchivedLog(id=incarnation)
 
-    def commit(self, parts: Iterable[Part]) -> None:
+    def commit(self, parts: Iterable[AddedRange]) -> None:
         """The files of these ranges, which are in `staging`, become part of the archive, all at once."""
         files: list[ArchivedFile] = []
         for part in parts:

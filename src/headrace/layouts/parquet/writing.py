@@ -24,10 +24,10 @@ import pyarrow.parquet as parquet
 
 from headrace.arrow import COLUMNS, NO_TIME, RAW_HEADERS, to_record_batch
 from headrace.errors import BadInput, DiskFault
-from headrace.layouts.archives import ArchivedFile, WriteOptions, Written
+from headrace.layouts.archives import ArchivedFile, WriteOptions, WrittenGroup
 from headrace.layouts.base import Predicate, ScanTask
 from headrace.layouts.parquet.check import file_hash
-from headrace.layouts.parquet.division import DIRECTORIES_MAX, Division, Values, read_division
+from headrace.layouts.parquet.division import DIRECTORIES_MAX, RowDivision, Values, read_division
 
 ROW_GROUP_BYTES = 16 << 20  # stays in the processor's cache while it is encoded
 ROW_GROUP_ROWS = 1 << 17
@@ -76,14 +76,14 @@ class FileGroup:
     pieces: tuple[Piece, ...]
     place: str
     """The directory that takes the finished files."""
-    division: Division
+    division: RowDivision
     compression: str = "auto"
 
     @property
     def size_bytes(self) -> int:
         return sum(piece.size_bytes for piece in self.pieces)
 
-    def write(self) -> Written:
+    def write(self) -> WrittenGroup:
         """Read the pieces, write a file for each directory, and say what they are."""
         return write_group(self)
 
@@ -98,7 +98,7 @@ def file_name(log: str, first: int, following: int) -> str:
     return f"{text}-{first:020d}-{following:020d}.parquet"
 
 
-def write_group(group: FileGroup) -> Written:
+def write_group(group: FileGroup) -> WrittenGroup:
     """Read the pieces, write a file for each directory, and say what they are."""
     writers: dict[Values, _Writer] = {}
     try:
@@ -120,7 +120,7 @@ def write_group(group: FileGroup) -> Written:
         for writer in writers.values():
             writer.abandon()
     rows = sum(file.rows for file in files)
-    return Written(group.log, group.first, group.next, rows, group.size_bytes, files)
+    return WrittenGroup(group.log, group.first, group.next, rows, group.size_bytes, files)
 
 
 def _in_order(values: Values) -> tuple[tuple[bool, str], ...]:
@@ -288,7 +288,7 @@ def make_groups(log: str, tasks: Sequence[ScanTask], start: int, how: WriteOptio
     return groups
 
 
-def _group(log: str, begin: int, held: list[Piece], how: WriteOptions, division: Division) -> FileGroup:
+def _group(log: str, begin: int, held: list[Piece], how: WriteOptions, division: RowDivision) -> FileGroup:
     return FileGroup(log, begin, held[-1].next, tuple(held), how.place, division, how.compression)
 
 

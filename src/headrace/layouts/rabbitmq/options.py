@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from headrace.layouts.layout import Options
+from headrace.layouts.layout import LayoutOptions
 
 
-class RabbitOptions(Options, frozen=True, kw_only=True):
+class RabbitOptions(LayoutOptions, frozen=True, kw_only=True):
     """Sizes in bytes, times in milliseconds."""
 
     queue_index_segment_entry_count: Annotated[

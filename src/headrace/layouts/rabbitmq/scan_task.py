@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentTask(ScanTask):
+class QueueSegmentTask(ScanTask):
     """One segment of a queue."""
 
     log: str
@@ -88,7 +88,7 @@ class SegmentTask(ScanTask):
 def plan_segments(log: RabbitLog, visible: int, want: Predicate) -> list[ScanTask]:
     """A task for every segment that may hold a match."""
     count = log.vhost.entry_count
-    tasks: list[SegmentTask] = []
+    tasks: list[QueueSegmentTask] = []
     for number, unacked, size, _ in log.kernel.segments():
         first, following = number * count, min((number + 1) * count, visible)
         outside = (want.first is not None and following <= want.first) or (
@@ -97,7 +97,7 @@ def plan_segments(log: RabbitLog, visible: int, want: Predicate) -> list[ScanTas
         if not unacked or outside or first >= visible:
             continue
         tasks.append(
-            SegmentTask(
+            QueueSegmentTask(
                 log=log.name,
                 vhost_path=log.vhost.path,
                 directory=log.directory,

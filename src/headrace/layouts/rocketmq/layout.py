@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from headrace.errors import HeadraceError
 from headrace.layouts.base import Damage
-from headrace.layouts.layout import Layout, Look, Options, Progress
+from headrace.layouts.layout import Layout, LayoutOptions, Look, Progress
 from headrace.layouts.log_names import choose_logs
 from headrace.layouts.report import FileRow, LogView, Report, VolumeView
 from headrace.layouts.rocketmq import unread
@@ -43,7 +43,7 @@ class RocketLayout(Layout):
         "commit_log_offset": "int64",
         "tags": "string",
     }
-    options: ClassVar[type[Options]] = RocketOptions
+    options: ClassVar[type[LayoutOptions]] = RocketOptions
     volume = RocketVolume
 
     def recognise(self, path: str, disk: Disk) -> bool:

@@ -11,14 +11,14 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from headrace.layouts.layout import Options
+from headrace.layouts.layout import LayoutOptions
 
 
 def _meta(text: str, least: int | None = None, most: int | None = None) -> msgspec.Meta:
     return msgspec.Meta(description=text, ge=least, le=most)
 
 
-class RocketOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RocketOptions(LayoutOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a RocketMQ store. Sizes of files that are there already are taken from those files."""
 
     mapped_file_size_commit_log: Annotated[int, _meta("bytes of a commit-log file", 1024, 2**31 - 1)] = (

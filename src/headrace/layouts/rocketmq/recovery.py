@@ -53,7 +53,7 @@ class _CleanEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredLog:
     """The end of the log, and what was found on the way."""
 
     next: int = 0
@@ -130,7 +130,7 @@ def _missing(log: CommitLog, first: int, synced: int) -> Damage:
     return Damage(log.path(start), max(first - start, 0), synced - max(first, start), "missing", detail)
 
 
-def _replace_lost(disk: Disk, log: CommitLog, found: Recovered, synced: int) -> None:
+def _replace_lost(disk: Disk, log: CommitLog, found: RecoveredLog, synced: int) -> None:
     """What was synced and is gone: its addresses and queue offsets are not given out again. Blanks lead the broker,
     which knows no gaps between files, over it; the log goes on in a new file."""
     first = max([found.next, *(end for _, end in found.tails)])
@@ -153,7 +153,9 @@ def _replace_lost(disk: Disk, log: CommitLog, found: Recovered, synced: int) -> 
     found.next = following
 
 
-def recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool, synced: int = 0) -> Recovered:
+def recover(
+    disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool, synced: int = 0
+) -> RecoveredLog:
     """Scan what may not be whole, put it right, and say what the queues get. `synced`: up to which address a writer of ours
     had synced the log."""
     found = _recover(disk, root, log, clean=clean, keys=keys)
@@ -161,9 +163,9 @@ def recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool, s
     return found
 
 
-def _recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool) -> Recovered:
+def _recover(disk: Disk, root: str, log: CommitLog, *, clean: bool, keys: bool) -> RecoveredLog:
     starts = list(log.files)
-    found = Recovered()
+    found = RecoveredLog()
     if not starts:
         return found
     if clean and (end := read_clean_end(disk, root, log)) is not None:
@@ -201,7 +203,7 @@ def _first_to_scan(disk: Disk, root: str, log: CommitLog, starts: list[int]) -> 
 
 
 def _mend(
-    disk: Disk, root: str, log: CommitLog, start: int, scan: RocketScan, newest: bool, found: Recovered
+    disk: Disk, root: str, log: CommitLog, start: int, scan: RocketScan, newest: bool, found: RecoveredLog
 ) -> None:
     path = log.path(start)
     file = disk.open(path, "write")

@@ -34,7 +34,7 @@ from headrace.ops.conversion.joining import ORDERS, rounds
 from headrace.ops.conversion.losses import Loss, Shape, losses
 from headrace.ops.conversion.plan import ConvertedLog, by_target, check_streams, plan_logs
 from headrace.ops.conversion.sides import Side, sides
-from headrace.ops.conversion.target import ConversionSpec, Target, is_work_queue, open_target
+from headrace.ops.conversion.target import ConversionSpec, ConversionTarget, is_work_queue, open_target
 from headrace.ops.conversion.worker_pool import WorkerPool, independent
 
 COMMIT_EVERY_BYTES = 64 << 20
@@ -245,7 +245,12 @@ class _Steps:
 
 
 def _copy_all(
-    volume: Volume, into: Target, how: _How, items: Sequence[ConvertedLog], steps: _Steps, writing: Lock
+    volume: Volume,
+    into: ConversionTarget,
+    how: _How,
+    items: Sequence[ConvertedLog],
+    steps: _Steps,
+    writing: Lock,
 ) -> None:
     """Logs one after the other; everything that touches the target is done by who holds `writing`."""
     for target, group in by_target(items).items():
@@ -266,7 +271,7 @@ def _copy_all(
 def _copy_joined(
     sources: Sequence[Log],
     log: Log,
-    into: Target,
+    into: ConversionTarget,
     how: _How,
     items: Sequence[ConvertedLog],
     have: LogState,
@@ -304,7 +309,9 @@ def _copy_joined(
         into.copies.finish(log, CopyOrigin(sources, [item.subject for item in items], whole))
 
 
-def _carry(into: Target, how: _How, item: ConvertedLog, carry: Callable[[], CarriedReaders]) -> None:
+def _carry(
+    into: ConversionTarget, how: _How, item: ConvertedLog, carry: Callable[[], CarriedReaders]
+) -> None:
     """Take readers along. Between directories of Kafka their log is copied like any other: what it does not say already is
     added when that is done."""
 
@@ -320,7 +327,7 @@ def _carry(into: Target, how: _How, item: ConvertedLog, carry: Callable[[], Carr
         into.later.append(now)
 
 
-def _finish(source: Log, log: Log, into: Target, how: _How, item: ConvertedLog) -> None:
+def _finish(source: Log, log: Log, into: ConversionTarget, how: _How, item: ConvertedLog) -> None:
     """What a log has beside its messages."""
     whole = item.positions != "renumbered" and not item.subjects
     if whole:
@@ -332,7 +339,7 @@ def _finish(source: Log, log: Log, into: Target, how: _How, item: ConvertedLog) 
 def _copy(
     source: Log,
     log: Log,
-    into: Target,
+    into: ConversionTarget,
     how: _How,
     item: ConvertedLog,
     have: LogState,
@@ -385,7 +392,12 @@ def _append(log: Log, batch: Batch, keep: bool) -> Any:
 
 
 def _compare(
-    volume: Volume, written: Volume, into: Target, how: _How, items: Sequence[ConvertedLog], steps: _Steps
+    volume: Volume,
+    written: Volume,
+    into: ConversionTarget,
+    how: _How,
+    items: Sequence[ConvertedLog],
+    steps: _Steps,
 ) -> None:
     """Read both sides; Damaged names the first log that differs. What was begun stays, to be looked at."""
     for target, group in by_target(items).items():
@@ -416,7 +428,7 @@ def _compare(
 def _compare_joined(
     volume: Volume,
     readers: dict[str, Iterator[Batch]],
-    into: Target,
+    into: ConversionTarget,
     how: _How,
     items: Sequence[ConvertedLog],
     steps: _Steps,
@@ -443,7 +455,7 @@ def _digest(digest: Digest, how: _How, item: ConvertedLog, batch: Batch, shift: 
     digest.add(batch, how.parts(item), kept, how.began_ns, max(how.to.tick_ns, 1))
 
 
-def _refuse_difference(into: Target, item: ConvertedLog, theirs: Digest, ours: Digest) -> None:
+def _refuse_difference(into: ConversionTarget, item: ConvertedLog, theirs: Digest, ours: Digest) -> None:
     item.messages = theirs.count
     item.source_hash, item.target_hash = f"{theirs.value:016x}", f"{ours.value:016x}"
     if (theirs.count, theirs.value) != (ours.count, ours.value):

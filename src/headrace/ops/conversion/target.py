@@ -49,7 +49,7 @@ class ConversionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Target:
+class ConversionTarget:
     """The directory under construction."""
 
     path: str
@@ -136,7 +136,7 @@ def open_target(
     *,
     restart: bool,
     clock: Callable[[], int] = time.time_ns,
-) -> Target:
+) -> ConversionTarget:
     """A new directory, an existing one, or the one of an interrupted conversion."""
     on = disk or Disk.real()
     target = absolute(path)
@@ -168,7 +168,7 @@ def open_target(
     copies = open_copies(
         spec.to, where, options=spec.options, create=spec.fresh and not there, disk=disk, clock=clock
     )
-    return Target(target, where, spec, before is not None, on, copies)
+    return ConversionTarget(target, where, spec, before is not None, on, copies)
 
 
 def _check_place(disk: Disk, target: str, source: str) -> None:

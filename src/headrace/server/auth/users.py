@@ -22,7 +22,7 @@ from headrace.server.config.options import (
     DEFAULT_ACCOUNT,
     AccountJetStream,
     AccountOptions,
-    Options,
+    ServerOptions,
     UserOptions,
 )
 
@@ -42,7 +42,7 @@ class Identity:
 class Authenticator:
     """Checks CONNECT against the configured users."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._auth = auth = options.auth
         self._by_name = {user.name: user for user in auth.users if user.nkey is None}

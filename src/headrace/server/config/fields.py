@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headrace.errors import BadInput
-from headrace.server.config.problems import Place
+from headrace.server.config.problems import ConfigPosition
 from headrace.server.config.text import Entries, Node
 from headrace.units import parse_duration_ns, parse_size
 
@@ -22,7 +22,7 @@ _MINUTES_OR_MONSTERS = re.compile(r"\d+[mM]")
 
 
 @dataclass
-class Findings:
+class ConfigFindings:
     """What reading a configuration brought up beside its options."""
 
     ignore_unsupported: bool = False
@@ -30,13 +30,13 @@ class Findings:
     warnings: list[str] = field(default_factory=list[str])
     skipped: list[str] = field(default_factory=list[str])
 
-    def problem(self, place: Place, text: str) -> None:
+    def problem(self, place: ConfigPosition, text: str) -> None:
         self.problems.append(f"{place}: {text}")
 
-    def warning(self, place: Place, text: str) -> None:
+    def warning(self, place: ConfigPosition, text: str) -> None:
         self.warnings.append(f"{place}: {text}")
 
-    def unsupported(self, place: Place, key: str, reason: str | None) -> None:
+    def unsupported(self, place: ConfigPosition, key: str, reason: str | None) -> None:
         """A key that the real server has and this one has not (`reason` says why), or that nobody knows."""
         said = f"unknown key {key!r}" if reason is None else f"{key!r} is not supported: {reason}"
         (self.skipped if self.ignore_unsupported else self.problems).append(f"{place}: {said}")
@@ -45,7 +45,9 @@ class Findings:
 class Section:
     """One map. Keys are found in any case and under any of the names given; `finish` looks at the rest."""
 
-    def __init__(self, findings: Findings, entries: Entries, place: Place, name: str = "") -> None:
+    def __init__(
+        self, findings: ConfigFindings, entries: Entries, place: ConfigPosition, name: str = ""
+    ) -> None:
         self.findings, self.place, self.name = findings, place, name
         self._left: dict[str, tuple[str, Node]] = {key.lower(): (key, node) for key, node in entries.items()}
 

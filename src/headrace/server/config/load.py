@@ -1,4 +1,4 @@
-"""A configuration file → `Options`. What we do not have is refused with file and line, or skipped and listed."""
+"""A configuration file → `ServerOptions`. What we do not have is refused with file and line, or skipped and listed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.server.config import load_auth
-from headrace.server.config.fields import Findings, Section
+from headrace.server.config.fields import ConfigFindings, Section
 from headrace.server.config.options import (
     MIB,
     PAYLOAD_BYTES_MAX,
@@ -21,11 +21,11 @@ from headrace.server.config.options import (
     JetStreamOptions,
     LogOptions,
     MonitorOptions,
-    Options,
+    ServerOptions,
     TlsOptions,
     WebsocketOptions,
 )
-from headrace.server.config.problems import ConfigError, Place
+from headrace.server.config.problems import ConfigError, ConfigPosition
 from headrace.server.config.text import Entries, Node, read_file
 
 _ONE_PROCESS = "one process is the whole server; for a cluster use nats-server, it opens the same directory"
@@ -85,19 +85,24 @@ NOT_IN_JETSTREAM = {
 
 def load_file(
     path: str | Path, *, ignore_unsupported: bool = False, environment: Mapping[str, str] = os.environ
-) -> Options:
+) -> ServerOptions:
     """Read a configuration file. ConfigError names everything that is wrong with it, with file and line."""
     path = Path(path)
     options = load(
-        read_file(path, environment), Place(str(path)), ignore_unsupported=ignore_unsupported, check=False
+        read_file(path, environment),
+        ConfigPosition(str(path)),
+        ignore_unsupported=ignore_unsupported,
+        check=False,
     )
     digest = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else None
     return replace(options, config_file=str(path), config_digest=digest)
 
 
-def load(entries: Entries, place: Place, *, ignore_unsupported: bool = False, check: bool = True) -> Options:
+def load(
+    entries: Entries, place: ConfigPosition, *, ignore_unsupported: bool = False, check: bool = True
+) -> ServerOptions:
     """Options from a tree. `check` looks at how they fit together; flags may still change that."""
-    findings = Findings(ignore_unsupported)
+    findings = ConfigFindings(ignore_unsupported)
     options = _top(Section(findings, entries, place))
     options = replace(options, skipped=tuple(findings.skipped), warnings=tuple(findings.warnings))
     if check:
@@ -107,14 +112,14 @@ def load(entries: Entries, place: Place, *, ignore_unsupported: bool = False, ch
     return options
 
 
-def _top(section: Section) -> Options:
+def _top(section: Section) -> ServerOptions:
     listen = section.listen("listen")
     host, port = (listen[0], listen[1]) if listen else (None, PORT_DEFAULT)
     auth_section, accounts_node = section.section("authorization"), section.take("accounts")
     auth = AuthOptions() if auth_section is None else load_auth.authorization(auth_section)
     accounts, people = ((), ()) if accounts_node is None else load_auth.accounts(section, accounts_node)
     tls, websocket = section.section("tls"), section.section("websocket", "ws")
-    options = Options(
+    options = ServerOptions(
         host=section.text("host", "net", default=host or "0.0.0.0"),
         port=section.port("port", default=port) or PORT_DEFAULT,
         server_name=section.text("server_name", default=None),
@@ -304,7 +309,7 @@ def _jetstream_limits(section: Section) -> JetStreamLimits:
     return limits
 
 
-def contradictions(options: Options) -> list[str]:
+def contradictions(options: ServerOptions) -> list[str]:
     """What does not fit together: told at the end, when file and flags are one."""
     found: list[str] = []
     auth = options.auth
@@ -340,5 +345,5 @@ def contradictions(options: Options) -> list[str]:
     return found
 
 
-def _ws_user(options: Options) -> str | None:
+def _ws_user(options: ServerOptions) -> str | None:
     return options.websocket.no_auth_user if options.websocket is not None else None

@@ -153,7 +153,7 @@ class MonitorOptions:
 
 
 @dataclass(frozen=True)
-class Options:
+class ServerOptions:
     """One server."""
 
     host: str = "0.0.0.0"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.server.config.options import PORT_DEFAULT, Options
+from headrace.server.config.options import PORT_DEFAULT, ServerOptions
 from headrace.server.config.problems import ConfigError
 
 UNNAMED = "default"
@@ -22,7 +22,7 @@ ANY_PORT = "any-port"
 ANY_PORT_MAX = 64
 
 
-def store_dirs(options: Options, environment: Mapping[str, str]) -> list[Path]:
+def store_dirs(options: ServerOptions, environment: Mapping[str, str]) -> list[Path]:
     """The directory that was given, or folders of the user's data directory: the first that no other server has open.
 
     Before there was one folder for each port all servers without a name used `default`: who finds it without an owner
@@ -47,14 +47,14 @@ def store_dirs(options: Options, environment: Mapping[str, str]) -> list[Path]:
     return own
 
 
-def claim(directory: Path, options: Options) -> None:
+def claim(directory: Path, options: ServerOptions) -> None:
     """This server has opened the directory: the folder `default` is its own from now on."""
     unnamed = options.jetstream.store_dir is None and not options.server_name
     if unnamed and directory.name == UNNAMED and _owner(directory) is None:
         _owner_file(directory).write_text(f"{_label(options)}\n")
 
 
-def _label(options: Options) -> str:
+def _label(options: ServerOptions) -> str:
     return f"port-{options.port}" if options.port > 0 else ANY_PORT
 
 

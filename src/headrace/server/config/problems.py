@@ -9,7 +9,7 @@ from headrace.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Place:
+class ConfigPosition:
     """Where a word of the configuration stands; `file` may also be a flag or an environment variable."""
 
     file: str
@@ -27,5 +27,5 @@ class ConfigError(BadInput):
         super().__init__("; ".join(self.problems))
 
     @classmethod
-    def at(cls, place: Place, text: str) -> ConfigError:
+    def at(cls, place: ConfigPosition, text: str) -> ConfigError:
         return cls([f"{place}: {text}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.server.config.options import Options
+from headrace.server.config.options import ServerOptions
 from headrace.server.config.problems import ConfigError
 
 # Option → how it is called in the configuration.
@@ -27,7 +27,7 @@ _FIXED_IN_JETSTREAM = {
 }
 
 
-def check_reload(old: Options, new: Options) -> None:
+def check_reload(old: ServerOptions, new: ServerOptions) -> None:
     """ConfigError if a change needs a restart; then nothing at all is taken over."""
     changed = [name for key, name in _FIXED.items() if getattr(old, key) != getattr(new, key)]
     changed += [
@@ -48,7 +48,7 @@ def check_reload(old: Options, new: Options) -> None:
         )
 
 
-def _without_certificates(options: Options) -> object:
+def _without_certificates(options: ServerOptions) -> object:
     websocket = options.websocket
     if websocket is None:
         return None

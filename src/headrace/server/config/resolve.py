@@ -9,18 +9,18 @@ from dataclasses import replace
 from headrace.errors import BadInput
 from headrace.server.config.flags import Flags
 from headrace.server.config.load import contradictions, load_file
-from headrace.server.config.options import PORT_DEFAULT, JetStreamOptions, Options, TlsOptions
+from headrace.server.config.options import PORT_DEFAULT, JetStreamOptions, ServerOptions, TlsOptions
 from headrace.server.config.problems import ConfigError
 from headrace.units import parse_duration_ns
 
 
-def resolve(flags: Flags, environment: Mapping[str, str] = os.environ) -> Options:
+def resolve(flags: Flags, environment: Mapping[str, str] = os.environ) -> ServerOptions:
     """The configuration file, if one is named, with the flags over it; checked as a whole.
 
     Streams are what this server is for: without a file JetStream is on. A file says it itself, as nats-server's does.
     """
     if flags.config is None:
-        options = Options(jetstream=JetStreamOptions(enabled=True))
+        options = ServerOptions(jetstream=JetStreamOptions(enabled=True))
     else:
         options = load_file(
             flags.config, ignore_unsupported=flags.ignore_unsupported, environment=environment
@@ -31,7 +31,7 @@ def resolve(flags: Flags, environment: Mapping[str, str] = os.environ) -> Option
     return options
 
 
-def apply(flags: Flags, options: Options) -> Options:
+def apply(flags: Flags, options: ServerOptions) -> ServerOptions:
     """The flags over what the file said."""
     for name, port in (("--port", flags.port), ("--http_port", flags.http_port)):
         if port is not None and not -1 <= port <= 65_535:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.server.config.problems import ConfigError, Place
+from headrace.server.config.problems import ConfigError, ConfigPosition
 
 TEXT_BYTES_MAX = 8 << 20  # over all included files
 NESTING_MAX = 64
@@ -50,7 +50,7 @@ class Node:
     """A value, and where its key (or the value itself, in an array) stands. `raw`: an unquoted word as written."""
 
     value: Value
-    place: Place
+    place: ConfigPosition
     raw: str | None = None
     is_variable: bool = False  # somebody referred to it, so it need not be an option of the server
 
@@ -66,15 +66,17 @@ class _Reading:
     bytes_left: int = TEXT_BYTES_MAX
     chain: list[Path] = field(default_factory=list[Path])
 
-    def take(self, path: Path, by: Place | None) -> str:
+    def take(self, path: Path, by: ConfigPosition | None) -> str:
         try:
             with path.open("rb") as file:
                 raw = file.read(self.bytes_left + 1)
         except OSError as error:
-            raise ConfigError.at(by or Place(str(path)), f"cannot read {path}: {error.strerror}") from error
+            raise ConfigError.at(
+                by or ConfigPosition(str(path)), f"cannot read {path}: {error.strerror}"
+            ) from error
         if len(raw) > self.bytes_left:
             raise ConfigError.at(
-                Place(str(path)),
+                ConfigPosition(str(path)),
                 f"more than {TEXT_BYTES_MAX >> 20} MiB of configuration; is this the right file?",
             )
         self.bytes_left -= len(raw)
@@ -82,7 +84,7 @@ class _Reading:
             return raw.decode()
         except UnicodeDecodeError as error:
             line = raw[: error.start].count(b"\n") + 1
-            raise ConfigError.at(Place(str(path), line), "not UTF-8 text") from error
+            raise ConfigError.at(ConfigPosition(str(path), line), "not UTF-8 text") from error
 
 
 def read_file(path: Path, environment: Mapping[str, str] = os.environ) -> Entries:
@@ -95,13 +97,17 @@ def read_text(text: str, name: str = "text", environment: Mapping[str, str] = os
     return _Parser(_Reading(environment), text, name, Path(), []).whole()
 
 
-def _read(reading: _Reading, path: Path, by: Place | None, scopes: list[Entries]) -> Entries:
+def _read(reading: _Reading, path: Path, by: ConfigPosition | None, scopes: list[Entries]) -> Entries:
     real = path.resolve()
     if real in reading.chain:
         names = " → ".join(link.name for link in [*reading.chain, real])
-        raise ConfigError.at(by or Place(str(path)), f"files include each other in a circle: {names}")
+        raise ConfigError.at(
+            by or ConfigPosition(str(path)), f"files include each other in a circle: {names}"
+        )
     if len(reading.chain) >= INCLUDES_MAX:
-        raise ConfigError.at(by or Place(str(path)), f"includes are nested more than {INCLUDES_MAX} deep")
+        raise ConfigError.at(
+            by or ConfigPosition(str(path)), f"includes are nested more than {INCLUDES_MAX} deep"
+        )
     text = reading.take(path, by)
     reading.chain.append(real)
     try:
@@ -135,13 +141,13 @@ class _Parser:
 
     # Words
 
-    def _place(self, at: int | None = None) -> Place:
+    def _place(self, at: int | None = None) -> ConfigPosition:
         at = self._at if at is None else at
         if at >= self._lines_at:
             self._lines += self._text.count("\n", self._lines_at, at)
             self._lines_at = at
-            return Place(self._name, self._lines)
-        return Place(self._name, self._text.count("\n", 0, at) + 1)
+            return ConfigPosition(self._name, self._lines)
+        return ConfigPosition(self._name, self._text.count("\n", 0, at) + 1)
 
     def _wrong(self, text: str, at: int | None = None) -> ConfigError:
         return ConfigError.at(self._place(at), text)
@@ -239,7 +245,7 @@ class _Parser:
                 f"after the value of {what!r} a new line, `,` or `;` is expected, found {self._found()}"
             )
 
-    def _include(self, entries: Entries, place: Place) -> None:
+    def _include(self, entries: Entries, place: ConfigPosition) -> None:
         if self._at >= len(self._text) or self._text[self._at] in "\r\n#":
             raise self._wrong("include names no file")
         if self._text[self._at] in "\"'":
@@ -271,7 +277,7 @@ class _Parser:
 
     # Values
 
-    def _value(self, place: Place) -> Node:
+    def _value(self, place: ConfigPosition) -> Node:
         mark = self._text[self._at]
         if mark == "{":
             return Node(self._map(), place)
@@ -343,7 +349,7 @@ class _Parser:
             return lower in _TRUE
         return self._unescaped(word, at)
 
-    def _variable(self, name: str, place: Place) -> Node:
+    def _variable(self, name: str, place: ConfigPosition) -> Node:
         for scope in reversed(self._scopes):
             if found := scope.get(name):
                 found.is_variable = True
@@ -356,7 +362,7 @@ class _Parser:
         inner = _Parser(self._reading, given, f"{place} (${name})", self._folder, [], self._leads + 1)
         return inner.lone_value(place)
 
-    def lone_value(self, place: Place) -> Node:
+    def lone_value(self, place: ConfigPosition) -> Node:
         """An environment variable's content as a value; a text that is more than one word is taken whole."""
         text = self._text.strip()
         if text and text[0] in "{[\"'($":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine
 
-    from headrace.server.config.options import Options
+    from headrace.server.config.options import ServerOptions
     from headrace.server.runner import EngineRunner
 
 CLOSED_KEPT = 10_000
@@ -39,7 +39,7 @@ COMMIT_WAIT_S, DRAIN_S, LOOK_S = 1.0, 0.5, 0.002
 NAME_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
-def new_exchange(options: Options) -> Exchange:
+def new_exchange(options: ServerOptions) -> Exchange:
     """Where the connections, subscriptions and runs of a server are, with the limits of its options."""
     return Exchange(
         options.max_payload,
@@ -54,7 +54,7 @@ class NatsServer:
     """The NATS clients of one server."""
 
     def __init__(
-        self, options: Options, engine: StreamEngine, runner: EngineRunner, log: logging.Logger
+        self, options: ServerOptions, engine: StreamEngine, runner: EngineRunner, log: logging.Logger
     ) -> None:
         self.options, self.engine, self.runner, self.log = options, engine, runner, log
         self.exchange = self.kernel = engine.exchange

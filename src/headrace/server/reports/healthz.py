@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.server.reports.form import QueryParams
-from headrace.server.view import Finding, JsAccountFacts, ServerView
+from headrace.server.view import HealthFinding, JsAccountFacts, ServerView
 
 OK, BAD_REQUEST, NOT_FOUND, UNAVAILABLE = 200, 400, 404, 503
 
@@ -21,7 +21,7 @@ def healthz(view: ServerView, params: QueryParams) -> tuple[int, dict[str, Any]]
         if view.facts().options.jetstream.enabled and view.jetstream() is None:
             code, fatal = (
                 UNAVAILABLE,
-                [Finding("JETSTREAM", "JetStream is not current with the configuration")],
+                [HealthFinding("JETSTREAM", "JetStream is not current with the configuration")],
             )
         elif code == UNAVAILABLE:
             code, fatal = OK, []
@@ -37,12 +37,16 @@ def healthz(view: ServerView, params: QueryParams) -> tuple[int, dict[str, Any]]
     return code, document
 
 
-def _about(view: ServerView, params: QueryParams) -> tuple[int, list[Finding]]:
+def _about(view: ServerView, params: QueryParams) -> tuple[int, list[HealthFinding]]:
     account, stream, consumer = (params.text(name) for name in ("account", "stream", "consumer"))
     if stream and not account:
-        return BAD_REQUEST, [Finding("STREAM", '"account" must not be empty when checking stream health')]
+        return BAD_REQUEST, [
+            HealthFinding("STREAM", '"account" must not be empty when checking stream health')
+        ]
     if consumer and not stream:
-        return BAD_REQUEST, [Finding("CONSUMER", '"stream" must not be empty when checking consumer health')]
+        return BAD_REQUEST, [
+            HealthFinding("CONSUMER", '"stream" must not be empty when checking consumer health')
+        ]
     if account:
         missing = _missing(view, account, stream, consumer)
         if missing is not None:
@@ -58,13 +62,13 @@ def _about(view: ServerView, params: QueryParams) -> tuple[int, list[Finding]]:
     return (UNAVAILABLE if fatal else OK), fatal
 
 
-def _missing(view: ServerView, account: str, stream: str, consumer: str) -> Finding | None:
+def _missing(view: ServerView, account: str, stream: str, consumer: str) -> HealthFinding | None:
     jetstream = view.jetstream(with_streams=True)
     found: JsAccountFacts | None = None
     for each in jetstream.accounts if jetstream else ():
         found = each if each.name == account else found
     if found is None:
-        return Finding("ACCOUNT", f'JetStream account "{account}" not found', account)
+        return HealthFinding("ACCOUNT", f'JetStream account "{account}" not found', account)
     if not stream:
         return None
     for each in found.streams:
@@ -72,14 +76,14 @@ def _missing(view: ServerView, account: str, stream: str, consumer: str) -> Find
             break
     else:
         text = f'JetStream stream "{stream}" not found on account "{account}"'
-        return Finding("STREAM", text, account, stream)
+        return HealthFinding("STREAM", text, account, stream)
     if consumer and all(info["name"] != consumer for info in each.consumers()):
         text = f'JetStream consumer "{consumer}" not found for stream "{stream}" on account "{account}"'
-        return Finding("CONSUMER", text, account, stream, consumer)
+        return HealthFinding("CONSUMER", text, account, stream, consumer)
     return None
 
 
-def _document(finding: Finding) -> dict[str, str]:
+def _document(finding: HealthFinding) -> dict[str, str]:
     named = {"account": finding.account, "stream": finding.stream, "consumer": finding.consumer}
     return {
         "type": finding.kind,

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.errors import NotFound
 from headrace.server.reports.form import UNLIMITED_U64, QueryParams, now
-from headrace.server.view import JetStreamFacts, JsAccountFacts, ServerFacts, ServerView, StreamFacts
+from headrace.server.view import JetStreamFacts, JsAccountFacts, ServerDescription, ServerView, StreamFacts
 
 CONSUMERS_MAX_DEFAULT = 1000  # what nats-server allows a stream when nobody says otherwise
 
@@ -58,7 +58,7 @@ def account_jsz(view: ServerView, name: str, params: QueryParams) -> dict[str, A
     raise NotFound(f"account {name!r} has no JetStream")
 
 
-def jetstream_config(facts: ServerFacts, jetstream: JetStreamFacts) -> dict[str, Any]:
+def jetstream_config(facts: ServerDescription, jetstream: JetStreamFacts) -> dict[str, Any]:
     options = facts.options.jetstream
     return {
         "max_memory": jetstream.max_memory,
@@ -72,7 +72,7 @@ def jetstream_config(facts: ServerFacts, jetstream: JetStreamFacts) -> dict[str,
     }
 
 
-def jetstream_stats(facts: ServerFacts, jetstream: JetStreamFacts) -> dict[str, Any]:
+def jetstream_stats(facts: ServerDescription, jetstream: JetStreamFacts) -> dict[str, Any]:
     return {
         "memory": jetstream.memory,
         "storage": jetstream.storage,
@@ -89,7 +89,7 @@ def jetstream_stats(facts: ServerFacts, jetstream: JetStreamFacts) -> dict[str, 
     }
 
 
-def jetstream_limits(facts: ServerFacts) -> dict[str, Any]:
+def jetstream_limits(facts: ServerDescription) -> dict[str, Any]:
     limits = facts.options.jetstream.limits
     return {
         **({"max_ack_pending": limits.max_ack_pending} if limits.max_ack_pending > 0 else {}),
@@ -100,7 +100,11 @@ def jetstream_limits(facts: ServerFacts) -> dict[str, Any]:
 
 
 def account_detail(
-    facts: ServerFacts, account: JsAccountFacts, with_streams: bool, with_consumers: bool, with_config: bool
+    facts: ServerDescription,
+    account: JsAccountFacts,
+    with_streams: bool,
+    with_consumers: bool,
+    with_config: bool,
 ) -> dict[str, Any]:
     limits = account.limits
     document: dict[str, Any] = {
@@ -122,7 +126,7 @@ def account_detail(
 
 
 def _stream_detail(
-    facts: ServerFacts, stream: StreamFacts, with_consumers: bool, with_config: bool
+    facts: ServerDescription, stream: StreamFacts, with_consumers: bool, with_config: bool
 ) -> dict[str, Any]:
     info = stream.info
     document: dict[str, Any] = {

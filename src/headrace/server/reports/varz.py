@@ -10,7 +10,7 @@ from typing import Any
 from headrace.server.reports.form import now, uptime
 from headrace.server.reports.jsz import jetstream_config, jetstream_limits, jetstream_stats
 from headrace.server.reports.process import CPU, memory_bytes
-from headrace.server.view import ServerFacts, ServerView, Traffic
+from headrace.server.view import ServerDescription, ServerView, Traffic
 from headrace.units import format_time_ns
 
 SECOND_NS = 1_000_000_000
@@ -134,7 +134,7 @@ def sent_and_received(traffic: Traffic) -> tuple[dict[str, int], dict[str, int]]
     return sent, {"msgs": traffic.in_msgs, "bytes": traffic.in_bytes}
 
 
-def _websocket(facts: ServerFacts) -> dict[str, Any]:
+def _websocket(facts: ServerDescription) -> dict[str, Any]:
     websocket = facts.options.websocket
     if websocket is None:
         return {}

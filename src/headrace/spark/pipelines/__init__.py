@@ -25,7 +25,7 @@ from headrace.ops import parallel
 from headrace.ops import replay as replaying
 from headrace.ops.archive import ArchiveOptions, ArchiveResult
 from headrace.ops.conversion import ConvertReport
-from headrace.ops.replay import DirectoryTarget, ReplayResult, ReplayTask, Target
+from headrace.ops.replay import DirectoryTarget, ReplayResult, ReplayTarget, ReplayTask
 from headrace.spark.pipelines.engine import SparkEngine, new_session
 
 __all__ = [
@@ -98,7 +98,7 @@ def verify(
 
 def replay(
     source: str,
-    target: Target,
+    target: ReplayTarget,
     *,
     logs: Sequence[str] = (),
     session: SparkSession | None = None,

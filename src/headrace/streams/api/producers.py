@@ -23,7 +23,7 @@ from headrace.units import format_time_ns
 
 if TYPE_CHECKING:
     from headrace.streams.api.endpoints import Api
-    from headrace.streams.stream.producers import Known
+    from headrace.streams.stream.producers import KnownProducer
     from headrace.streams.stream.stream import Stream
 
 PAGE = 256
@@ -49,7 +49,7 @@ def info(api: Api, call: Call) -> Outcome:
     )
 
 
-def _shown(of: Known) -> dict[str, Any]:
+def _shown(of: KnownProducer) -> dict[str, Any]:
     return {
         "producer": of.name,
         "floor": of.floor,

@@ -153,7 +153,7 @@ class Consumer:
         self._schedule(now)
 
     def _send(self, now: int) -> None:
-        """The one way by which messages leave: what is wanted, what comes next, out with it, into the books."""
+        """The one way by which messages leave: what is wanted, what comes next, send it, record it."""
         delivery, position, ledger, store = self.delivery, self.position, self.ledger, self.stream.store
         below, left = self.visible, TURN_BYTES
         end = store.last_seq + 1 if below is None else below

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.engine.timers import Timer
 from headrace.errors import HeadraceError
 from headrace.streams.errors import api_error, bad_stream
-from headrace.streams.sourcing.state import Feed, Place, find_places, identity_of, save_places, shown
+from headrace.streams.sourcing.state import Feed, OriginPosition, find_places, identity_of, save_places, shown
 from headrace.streams.sourcing.store import SourcedWriter
 from headrace.streams.stream.ingest import store_error
 
@@ -94,12 +94,12 @@ class Origins:
         """Go on behind what was taken; from the configured start in an origin that is another one by now."""
         identity, before = identity_of(origin), feed.taken
         if self.mirror:
-            before = Place(identity, self.stream.store.last_seq)
+            before = OriginPosition(identity, self.stream.store.last_seq)
         if before.sequence and before.identity in ("", identity):
             feed.next = max(feed.next if feed.identity == identity else 0, before.sequence + 1)
             self._free_older(feed, origin)
         else:
-            feed.next, feed.taken = feed.start(origin), Place(identity, 0)
+            feed.next, feed.taken = feed.start(origin), OriginPosition(identity, 0)
         feed.identity = identity
 
     def _detach(self, feed: Feed) -> None:
@@ -163,7 +163,7 @@ class Origins:
             feed.next = following
         done = batch if whole else batch.filter(None, feed.next, None, None, [])
         if len(done):
-            feed.taken = Place(feed.identity, done.last_position)
+            feed.taken = OriginPosition(feed.identity, done.last_position)
             free = done.positions() if origin.config.retention == "workqueue" else ()
             self._when_durable(partial(self._durable, feed, feed.taken, self._writer.last, origin, free))
         return whole and feed.next < end
@@ -181,7 +181,9 @@ class Origins:
 
         self.engine.after(stream.store, stream.mark(), release, refused, now=stream.in_memory)
 
-    def _durable(self, feed: Feed, place: Place, last: int, origin: Stream, free: Sequence[int]) -> None:
+    def _durable(
+        self, feed: Feed, place: OriginPosition, last: int, origin: Stream, free: Sequence[int]
+    ) -> None:
         feed.durable = place
         self._durable_last = max(self._durable_last, last)
         if not self.stream.closed:

@@ -38,7 +38,7 @@ _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _IDENTITY_LENGTH = 8
 
 
-class Place(NamedTuple):
+class OriginPosition(NamedTuple):
     """The last message taken from an origin: which origin that was, and its sequence there."""
 
     identity: str
@@ -67,8 +67,8 @@ class Feed:
         self.identity = ""
         self.next = 0
         """The first sequence of the origin that was not looked at; 0 before it was ever there."""
-        self.taken = Place("", 0)
-        self.durable = Place("", 0)
+        self.taken = OriginPosition("", 0)
+        self.durable = OriginPosition("", 0)
         self.contact_ns: int | None = None
         self.error: ApiError | None = None
 
@@ -80,7 +80,7 @@ class Feed:
             return origin.store.seq_from_time(parse_time_ns(self.config.opt_start_time))
         return 1
 
-    def parse(self, value: bytes) -> Place | None:
+    def parse(self, value: bytes) -> OriginPosition | None:
         """The place that a header names, if it is about this origin."""
         name, _, rest = value.decode(errors="replace").partition(" ")
         number, _, shape = rest.partition(" ")
@@ -89,7 +89,7 @@ class Feed:
         if shape and shape != self.shape and not shape.startswith(f"{self.shape} "):
             return None
         more = shape[len(self.shape) :].split()
-        return Place(more[1] if len(more) > 1 else "", int(number))
+        return OriginPosition(more[1] if len(more) > 1 else "", int(number))
 
 
 def identity_of(origin: Stream) -> str:
@@ -104,7 +104,7 @@ def find_places(store: StreamStore, feeds: list[Feed]) -> None:
     for key, identity, sequence in saved.places:
         for feed in feeds:
             if feed.key == key:
-                feed.taken = Place(identity, sequence)
+                feed.taken = OriginPosition(identity, sequence)
     missing = list(feeds)
     for batch in store.history(above=saved.last):
         missing = _look_into(batch, saved.last, missing)
@@ -116,7 +116,7 @@ def find_places(store: StreamStore, feeds: list[Feed]) -> None:
 
 def _look_into(batch: Batch, above: int, missing: list[Feed]) -> list[Feed]:
     """The newest header of each feed in a block, removed messages included; returns who is still missing."""
-    found: dict[Feed, Place] = {}
+    found: dict[Feed, OriginPosition] = {}
     for record in batch:
         if record.headers is None or record.seq <= above or HEADER not in record.headers:
             continue

@@ -50,7 +50,7 @@ _OLD_WIDTH_MAX = 1 << 32
 """A range of version 1 that is wider is not one that a client made of messages; as bits it would fill the memory."""
 
 
-class Known(NamedTuple):
+class KnownProducer(NamedTuple):
     """What there is to see of a producer."""
 
     name: str
@@ -296,12 +296,12 @@ class ProducerMarks:
         with self._store.lock:
             return self.producers.names()
 
-    def known(self, names: Sequence[str], ranges_max: int) -> list[Known]:
+    def known(self, names: Sequence[str], ranges_max: int) -> list[KnownProducer]:
         """What is to be seen of producers; those that are not there are left out."""
         with self._store.lock:
             self.producers.stored(self._store.complete)
             found = ((name, self.producers.shown(name.encode(), ranges_max)) for name in names)
-            return [Known(name, *shown) for name, shown in found if shown is not None]
+            return [KnownProducer(name, *shown) for name, shown in found if shown is not None]
 
     def _one(self, name: str) -> tuple[str, int, int, bytes] | None:
         self.producers.stored(self._store.complete)

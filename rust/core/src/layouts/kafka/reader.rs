@@ -25,7 +25,7 @@ pub struct SegmentReader {
 
 /// Where a reader stands: a byte position at which a batch begins, and the last offset before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct BatchPosition {
     pub position: u64,
     pub last: i64,
 }
@@ -54,7 +54,7 @@ pub struct Finding {
 
 pub struct Read {
     pub batch: Batch,
-    pub place: Place,
+    pub place: BatchPosition,
     pub ended: bool,
     pub findings: Vec<Finding>,
 }
@@ -105,7 +105,7 @@ impl SegmentReader {
 
     /// Where to begin scanning for `offset`, and whether the index was right. An entry that does not lead to a batch
     /// with its offset is not followed; the one before it is tried.
-    pub fn locate(&self, offset: i64, entries: Option<&[u8]>) -> DiskResult<(Place, bool)> {
+    pub fn locate(&self, offset: i64, entries: Option<&[u8]>) -> DiskResult<(BatchPosition, bool)> {
         let entries = entries.unwrap_or(&self.index);
         let count = index::lookup(entries, self.base, offset);
         let mut right = true;
@@ -114,16 +114,16 @@ impl SegmentReader {
             let header = Header::parse(&self.file.read_at(position, HEADER_V2)?);
             match header {
                 Ok(header) if header.last == last && last <= offset && header.base >= self.base => {
-                    return Ok((Place { position, last: header.base - 1 }, right));
+                    return Ok((BatchPosition { position, last: header.base - 1 }, right));
                 }
                 _ => right = false,
             }
         }
-        Ok((Place { position: 0, last: self.base - 1 }, right))
+        Ok((BatchPosition { position: 0, last: self.base - 1 }, right))
     }
 
     /// The batch that holds `offset`, by headers alone; (place, header, batches passed).
-    pub fn find(&self, offset: i64, from: Place) -> DiskResult<Option<(Place, Header, u64)>> {
+    pub fn find(&self, offset: i64, from: BatchPosition) -> DiskResult<Option<(BatchPosition, Header, u64)>> {
         let mut window = Window::new(self.file.clone(), self.file.len()?, LOOKUP_BYTES);
         let (mut place, mut passed) = (from, 0);
         loop {
@@ -131,13 +131,13 @@ impl SegmentReader {
             if header.last >= offset {
                 return Ok(Some((place, header, passed)));
             }
-            place = Place { position: place.position + header.size as u64, last: header.last };
+            place = BatchPosition { position: place.position + header.size as u64, last: header.last };
             passed += 1;
         }
     }
 
     /// One run of messages over one buffer, `bytes_max` of the file at most but one batch at least.
-    pub fn read(&self, from: Place, want: &Want<'_>) -> DiskResult<Read> {
+    pub fn read(&self, from: BatchPosition, want: &Want<'_>) -> DiskResult<Read> {
         let mut run = Run::new(self, from, want);
         while !run.ended && run.entries.is_empty() {
             run.chunk()?;
@@ -146,11 +146,17 @@ impl SegmentReader {
     }
 
     /// Whole batches as they are stored, checked but not opened, from the one that holds `first` on.
-    pub fn read_raw(&self, from: Place, first: i64, bytes_max: usize, limit: u64) -> DiskResult<(RawRun, Place)> {
+    pub fn read_raw(
+        &self,
+        from: BatchPosition,
+        first: i64,
+        bytes_max: usize,
+        limit: u64,
+    ) -> DiskResult<(RawRun, BatchPosition)> {
         let mut walker = self.walker(from, limit);
         let mut run = RawRun { first: -1, next: first, max_time: -1, ..RawRun::default() };
         loop {
-            let before = Place { position: walker.position, last: walker.last };
+            let before = BatchPosition { position: walker.position, last: walker.last };
             let (header, patch) = match walker.step()? {
                 Step::End => return Ok((run, before)),
                 Step::Bad(_) if run.count == 0 && run.bytes.is_empty() => continue,
@@ -217,7 +223,7 @@ impl SegmentReader {
         }
     }
 
-    fn walker(&self, from: Place, limit: u64) -> Walker {
+    fn walker(&self, from: BatchPosition, limit: u64) -> Walker {
         let mut walker = Walker::new(self.file.clone(), limit, self.base, self.ceiling, self.index.to_vec());
         walker.resume(from.position, from.last);
         walker
@@ -228,8 +234,8 @@ impl SegmentReader {
 struct Run<'a> {
     reader: &'a SegmentReader,
     want: &'a Want<'a>,
-    start: Place,
-    place: Place,
+    start: BatchPosition,
+    place: BatchPosition,
     /// Batches below `first` are passed by their headers alone, until one of those turns out to be wrong.
     strict: bool,
     ended: bool,
@@ -239,7 +245,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(reader: &'a SegmentReader, from: Place, want: &'a Want<'a>) -> Self {
+    fn new(reader: &'a SegmentReader, from: BatchPosition, want: &'a Want<'a>) -> Self {
         let (buffer, entries, findings) = (Vec::new(), Vec::new(), Vec::new());
         Run { reader, want, start: from, place: from, strict: false, ended: false, buffer, entries, findings }
     }
@@ -315,7 +321,7 @@ impl<'a> Run<'a> {
     }
 
     fn pass(&mut self, header: &Header) {
-        self.place = Place { position: self.place.position + header.size as u64, last: header.last };
+        self.place = BatchPosition { position: self.place.position + header.size as u64, last: header.last };
     }
 
     /// Not plainly sound: the walker says what it is. False when this chunk is over.
@@ -354,7 +360,7 @@ impl<'a> Run<'a> {
                 self.patched(at, header, subject, position, patch_at, &bytes, what)
             }
             Step::Bad(bad) => {
-                self.place = Place { position: bad.to, last: walker.last };
+                self.place = BatchPosition { position: bad.to, last: walker.last };
                 if bad.zeros {
                     self.ended = true;
                     return Ok(false);

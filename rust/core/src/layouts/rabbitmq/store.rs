@@ -41,7 +41,7 @@ pub fn put_record(out: &mut Vec<u8>, id: &MessageId, term: impl FnOnce(&mut Vec<
 
 /// One sound record of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct StoredRecord {
     pub id: MessageId,
     /// The message's own idea of its id, if that is another.
     pub alias: Option<MessageId>,
@@ -52,7 +52,7 @@ pub struct Place {
 }
 
 /// All sound records of a store file.
-pub fn walk_store(data: &[u8], mut visit: impl FnMut(Place)) -> Vec<Finding> {
+pub fn walk_store(data: &[u8], mut visit: impl FnMut(StoredRecord)) -> Vec<Finding> {
     let (mut at, mut hidden, mut findings) = (0, false, Vec::new());
     let mut credit = Credit::new(data.len() as u64);
     while at < data.len() {
@@ -62,7 +62,13 @@ pub fn walk_store(data: &[u8], mut visit: impl FnMut(Place)) -> Vec<Finding> {
                 findings.push(Finding::new("repaired", at, total, what));
             }
             let alias = (inner != id).then_some(inner);
-            visit(Place { id, alias, offset: at as u64, total: total as u32, hidden: hidden || repaired.is_some() });
+            visit(StoredRecord {
+                id,
+                alias,
+                offset: at as u64,
+                total: total as u32,
+                hidden: hidden || repaired.is_some(),
+            });
             hidden |= repaired.is_some();
             at += total;
             continue;

@@ -19,7 +19,7 @@ from headrace.layouts.base import Damage
 from headrace.layouts.jetstream import _kernels
 from headrace.layouts.jetstream._kernels import BlockLog, Disk
 from headrace.layouts.jetstream.checks.inspector import BlockFacts, Expected, Survey, scan_file
-from headrace.layouts.jetstream.consumers.recovery import Recovery, recover_consumers
+from headrace.layouts.jetstream.consumers.recovery import ConsumerRecovery, recover_consumers
 from headrace.layouts.jetstream.paths import INDEX, INDEX_BYTES_MAX, SIDE
 from headrace.layouts.jetstream.recovery.evidence import Evidence, Held, HeldBlock, examine
 from headrace.layouts.jetstream.recovery.spans import Range, count, shown, without
@@ -286,7 +286,7 @@ def _differs(messages: int, size: int, seen_messages: int, seen_bytes: int) -> s
     return f"says {messages} messages in {size} bytes, the blocks hold {seen_messages} in {seen_bytes}"
 
 
-def audit_consumers(disk: Disk, found: Survey) -> tuple[Recovery, list[Damage], list[str]]:
+def audit_consumers(disk: Disk, found: Survey) -> tuple[ConsumerRecovery, list[Damage], list[str]]:
     """Every consumer as it would be recovered: (consumers and what they have seen, damage, notes)."""
     journal = Journal(disk, f"{found.directory}/{SIDE}", "consumers")
     try:
@@ -294,7 +294,11 @@ def audit_consumers(disk: Disk, found: Survey) -> tuple[Recovery, list[Damage], 
     except KeyNeeded:
         raise
     except Damaged as problem:
-        return Recovery(), [Damage(problem.file, problem.offset, 0, "metadata", f"found {problem.seen}")], []
+        return (
+            ConsumerRecovery(),
+            [Damage(problem.file, problem.offset, 0, "metadata", f"found {problem.seen}")],
+            [],
+        )
     damage: list[Damage] = []
     notes: list[str] = []
     for each in decoded.damage:

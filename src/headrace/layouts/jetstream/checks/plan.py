@@ -1,6 +1,6 @@
 """The plan: a directory as a list of blocks to work on, and the one function that works on one block.
 
-    make_plan(path)   → Plan: the streams with their metadata, and a BlockTask per block file
+    make_plan(path)   → Plan: the streams with their metadata, and a BlockCheck per block file
     task.run()        → BlockFacts: reads exactly one file (and its guard), shares nothing, can run anywhere
     run_plan(plan)    → all of them in threads: the core works outside the interpreter's lock
 
@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class BlockTask(CheckTask):
+class BlockCheck(CheckTask):
     """Work on one block: `log` says which stream it belongs to."""
 
     log: str
@@ -62,7 +62,7 @@ class Plan:
     path: str
     streams: dict[str, Survey]
     indexes: dict[str, Indexes] = field(default_factory=lambda: {})
-    tasks: list[BlockTask] = field(default_factory=lambda: [])
+    tasks: list[BlockCheck] = field(default_factory=lambda: [])
 
     @property
     def file_bytes(self) -> int:
@@ -83,7 +83,7 @@ def make_plan(
         found = survey(on, name, directory, key, real=disk is None)
         plan.indexes[name] = read_indexes(on, found)
         plan.streams[name] = found
-        plan.tasks += [BlockTask(name, block) for block in found.blocks]
+        plan.tasks += [BlockCheck(name, block) for block in found.blocks]
     return plan
 
 

@@ -29,8 +29,8 @@ from headrace.layouts.jetstream._kernels import CommitHandle, Disk
 from headrace.layouts.jetstream.consumers.log import Kind, created_payload, name_payload
 from headrace.layouts.jetstream.consumers.recovery import (
     CONSUMERS_DIR,
+    ConsumerRecovery,
     FoundConsumer,
-    Recovery,
     consumer_names,
     recover_consumers,
 )
@@ -85,7 +85,7 @@ class Consumers(ConsumerStores):
         self._journal = Journal(disk, f"{stream_dir}/{SIDE}", "consumers")
         if writable and not is_new:
             self._clear_leftovers()
-        found = Recovery()
+        found = ConsumerRecovery()
         if not is_new:
             found = recover_consumers(disk, stream_dir, stream, self._journal, secret, strict=writable)
         self._damage, self._evidence = found.damage, found.max_stream_seq

@@ -61,7 +61,7 @@ class FoundConsumer:
 
 
 @dataclass(slots=True)
-class Recovery:
+class ConsumerRecovery:
     """Everything that was found beside a stream's messages about its consumers."""
 
     consumers: list[FoundConsumer] = field(default_factory=lambda: [])
@@ -78,9 +78,9 @@ def recover_consumers(
     secret: StoreKey | None = None,
     *,
     strict: bool = False,
-) -> Recovery:
+) -> ConsumerRecovery:
     """Read all consumers of a stream. Never writes. `strict`: not without the journal, which is about to be replaced."""
-    found = Recovery()
+    found = ConsumerRecovery()
     changes, unfiled = _read_journal(journal, found, strict)
     for name in sorted({*consumer_names(disk, stream_dir), *unfiled}):
         directory, made = f"{stream_dir}/{CONSUMERS_DIR}/{name}", unfiled.get(name)
@@ -110,7 +110,7 @@ _Unfiled = dict[str, Change]
 """Consumers that were made, by the record that says so, as long as no later one says that their files are on disk."""
 
 
-def _read_journal(journal: Journal, found: Recovery, strict: bool) -> tuple[_Changes, _Unfiled]:
+def _read_journal(journal: Journal, found: ConsumerRecovery, strict: bool) -> tuple[_Changes, _Unfiled]:
     changes: _Changes = {}
     unfiled: _Unfiled = {}
     file = next(iter(journal.files()), "")
@@ -138,7 +138,7 @@ def _read_journal(journal: Journal, found: Recovery, strict: bool) -> tuple[_Cha
 
 
 def _read_config(
-    disk: Disk, directory: str, stream: str, name: str, secret: StoreKey | None, found: Recovery
+    disk: Disk, directory: str, stream: str, name: str, secret: StoreKey | None, found: ConsumerRecovery
 ) -> FoundConsumer | None:
     meta = read_meta(disk, directory, f"{stream}/{name}", secret)
     if meta.problem is not None:
@@ -155,7 +155,7 @@ def _read_config(
 
 
 def _read_unfiled(
-    disk: Disk, directory: str, stream: str, name: str, made: Change, found: Recovery
+    disk: Disk, directory: str, stream: str, name: str, made: Change, found: ConsumerRecovery
 ) -> FoundConsumer | None:
     """A consumer whose files may be incomplete; what meta.inf lacks comes from the journal."""
     meta = read_meta(disk, directory, f"{stream}/{name}")
@@ -178,12 +178,12 @@ def _read_state(
     consumer: FoundConsumer,
     changes: list[tuple[int, Change]],
     secret: StoreKey | None,
-    found: Recovery,
+    found: ConsumerRecovery,
 ) -> None:
     directory = f"{stream_dir}/{CONSUMERS_DIR}/{consumer.name}"
     file, key_text = f"{directory}/{STATE_FILE}", f"{stream}/{consumer.name}"
     # A file that a moment ago was not there may be half there now: no damage, the journal has the consumer from its start.
-    report = Recovery() if consumer.unfiled else found
+    report = ConsumerRecovery() if consumer.unfiled else found
     known = len(report.damage)
     data = read_shortcut(disk, file, STATE_BYTES_MAX, report.damage, "metadata") or b""
     consumer.doubtful = len(report.damage) > known and not consumer.unfiled
@@ -219,7 +219,9 @@ def _is_torn_start(decoded: DecodedState, changes: list[tuple[int, Change]]) -> 
     return not decoded.has_hash and decoded.state == changes[0][1].state
 
 
-def _replay(consumer: FoundConsumer, changes: list[Change], rules: Rules, file: str, found: Recovery) -> None:
+def _replay(
+    consumer: FoundConsumer, changes: list[Change], rules: Rules, file: str, found: ConsumerRecovery
+) -> None:
     """Do again what the journal tells; a ledger is kept as long as one record after the other is its own."""
     ledger: Ledger | None = None
     for change in changes:
@@ -244,7 +246,7 @@ def _note_foreign(
     decoded: DecodedState,
     changes: list[tuple[int, Change]],
     file: str,
-    found: Recovery,
+    found: ConsumerRecovery,
 ) -> None:
     consumer.state = decoded.state
     reason = implausible(decoded.state)
@@ -257,7 +259,7 @@ def _note_foreign(
         found.damage.append(Damage(file, 0, 0, "index", detail))
 
 
-def _decode_or_repair(data: bytes, key_text: str, file: str, found: Recovery) -> DecodedState | None:
+def _decode_or_repair(data: bytes, key_text: str, file: str, found: ConsumerRecovery) -> DecodedState | None:
     """The state, or None when the file cannot be relied on; what was wrong goes into `found`."""
     try:
         decoded = decode_state(data, key_text, file)

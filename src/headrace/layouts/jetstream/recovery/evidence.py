@@ -35,7 +35,7 @@ from headrace.layouts.jetstream.store.sidecar import (
     MEMORY_BYTES_MAX,
     PRODUCERS,
     CleanStamp,
-    Mark,
+    DurableMark,
     Sidecar,
 )
 
@@ -225,7 +225,7 @@ def _stamped(stamp: CleanStamp | None, index: _Index | None, held: Held) -> dict
 
 
 def _claims(
-    disk: Disk, side: Sidecar, mark: Mark | None, index: _Index | None, consumer_seq: int, held: Held
+    disk: Disk, side: Sidecar, mark: DurableMark | None, index: _Index | None, consumer_seq: int, held: Held
 ) -> list[_Claim]:
     claims: list[_Claim] = []
     if mark is not None:
@@ -250,7 +250,7 @@ def _lost_end(held: Held, index: _Index | None, claims: list[_Claim]) -> tuple[R
 
 
 def _newest_block(
-    held: Held, mark: Mark | None, index: _Index | None, lost: tuple[Range, ...], claims: list[_Claim]
+    held: Held, mark: DurableMark | None, index: _Index | None, lost: tuple[Range, ...], claims: list[_Claim]
 ) -> list[Damage]:
     """The block that was written last is missing, or shorter than it was, or other evidence goes beyond it."""
     seqs = (lost[0][0], lost[-1][1]) if lost else (None, None)

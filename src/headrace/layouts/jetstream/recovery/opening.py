@@ -149,7 +149,7 @@ def open_new(
     msgs_dir, side = f"{stream_dir}/{MSGS}", Sidecar(disk, stream_dir).path
     log = BlockLog(disk, msgs_dir, side, config.name, cache_bytes)
     log.open_by_scan([], {}, 1)
-    _start_writing(disk, recovery.Recovered(log, msgs_dir), config, block_bytes)
+    _start_writing(disk, recovery.RecoveredStream(log, msgs_dir), config, block_bytes)
     consumers = Consumers(disk, stream_dir, config.name, is_new=True)
     return OpenedStream(config, created_ns, log, consumers, msgs_dir, False, [], "2.15")
 
@@ -161,11 +161,11 @@ def take_messages(
     consumer_seq: int,
     cache_bytes: int = CACHE_BYTES,
     block_bytes: int | None = None,
-) -> recovery.Recovered:
+) -> recovery.RecoveredStream:
     """The messages of a stream, recovered, mended and ready to be appended to."""
     sidecar = Sidecar(disk, stream_dir)
 
-    def recovered(trust_stamp: bool) -> recovery.Recovered:
+    def recovered(trust_stamp: bool) -> recovery.RecoveredStream:
         return recovery.recover(
             disk,
             stream_dir,
@@ -201,7 +201,7 @@ def _newest_is_damaged(log: BlockLog) -> bool:
     return bool(log.findings())
 
 
-def _note_findings(found: recovery.Recovered) -> list[Damage]:
+def _note_findings(found: recovery.RecoveredStream) -> list[Damage]:
     """Findings are kept here because the blocks that hold them are about to be replaced."""
     return [damage_of(found.msgs_dir, finding) for finding in found.log.findings()]
 
@@ -215,7 +215,7 @@ def _sync_blocks(disk: Disk, msgs_dir: str) -> None:
         disk.sync_dir(msgs_dir)
 
 
-def _replace_damaged(disk: Disk, sidecar: Sidecar, found: recovery.Recovered) -> None:
+def _replace_damaged(disk: Disk, sidecar: Sidecar, found: recovery.RecoveredStream) -> None:
     """A server that opens the directory next would cut a block at its first bad record: give it sound ones."""
     log = found.log
     bad = {
@@ -238,7 +238,7 @@ def _replace_damaged(disk: Disk, sidecar: Sidecar, found: recovery.Recovered) ->
 
 
 def _start_writing(
-    disk: Disk, found: recovery.Recovered, config: StreamConfig, block_bytes: int | None
+    disk: Disk, found: recovery.RecoveredStream, config: StreamConfig, block_bytes: int | None
 ) -> None:
     """Append to the newest block if it is whole and has room, else to a new one."""
     log = found.log
@@ -264,7 +264,7 @@ def _start_writing(
     log.assume_durable()
 
 
-def _retire_old_indexes(disk: Disk, found: recovery.Recovered) -> None:
+def _retire_old_indexes(disk: Disk, found: recovery.RecoveredStream) -> None:
     """Per-block indexes of 2.6 and 2.9 are spent: what they knew is in tombstones now."""
     for name in files_with(disk, found.msgs_dir, ".idx", ".fss"):
         disk.remove_file(f"{found.msgs_dir}/{name}")

@@ -32,7 +32,7 @@ from headrace.layouts.jetstream.paths import (
 from headrace.layouts.jetstream.recovery.evidence import Held, HeldBlock, examine
 from headrace.layouts.jetstream.recovery.spans import Range
 from headrace.layouts.jetstream.sealed import StoreKey
-from headrace.layouts.jetstream.store.sidecar import Mark, Sidecar
+from headrace.layouts.jetstream.store.sidecar import DurableMark, Sidecar
 from headrace.layouts.shortcuts import read_shortcut
 
 SCAN_THREADS = min(4, os.cpu_count() or 1)
@@ -40,7 +40,7 @@ _IDX_TAIL = 8
 
 
 @dataclass
-class Recovered:
+class RecoveredStream:
     """The opened log and what the writer has to know of it."""
 
     log: BlockLog
@@ -114,14 +114,14 @@ def recover(
     consumer_seq: int = 0,
     read_only: bool = True,
     trust_stamp: bool = True,
-) -> Recovered:
+) -> RecoveredStream:
     """Open the messages of a stream. `consumer_seq` is the highest one that a consumer has seen."""
     msgs_dir = messages_dir(disk, stream_dir)
     sidecar = Sidecar(disk, stream_dir)
     # Before any block is listed or read: a mark read later could cover bytes whose writing we saw half done.
     mark, live = sidecar.read_mark(), read_only and disk_is_live(disk, stream_dir)
     log = BlockLog(disk, msgs_dir, sidecar.path, stream, cache_bytes)
-    found = Recovered(log, msgs_dir)
+    found = RecoveredStream(log, msgs_dir)
     blocks = block_numbers(disk, msgs_dir)
     found.damage += misplaced(disk, msgs_dir)
     ciphers = _ciphers(disk, msgs_dir, stream, blocks, secret)
@@ -173,7 +173,7 @@ def disk_is_live(disk: Disk, stream_dir: str) -> bool:
         return False
 
 
-def _hide_undurable(log: BlockLog, mark: Mark) -> None:
+def _hide_undurable(log: BlockLog, mark: DurableMark) -> None:
     """Beside a live writer nothing above its durable mark is shown."""
     number, length, durable_last = mark
     last = log.last_seq
@@ -203,7 +203,7 @@ def _ciphers(
 
 
 def _read_index(
-    disk: Disk, stream_dir: str, msgs_dir: str, stream: str, secret: StoreKey | None, found: Recovered
+    disk: Disk, stream_dir: str, msgs_dir: str, stream: str, secret: StoreKey | None, found: RecoveredStream
 ) -> bytes | None:
     """index.db in plain form if its own hash fits, else None and a finding."""
     path = f"{msgs_dir}/{INDEX}"
@@ -236,7 +236,7 @@ def _stopped_clean(sidecar: Sidecar, index: bytes, blocks: dict[int, int]) -> bo
     return stamp is not None and stamp.index_hash == index[-8:].hex() and stamp.blocks == blocks
 
 
-def _held(log: BlockLog, msgs_dir: str, report: list[OpenedBlock], last: int, found: Recovered) -> Held:
+def _held(log: BlockLog, msgs_dir: str, report: list[OpenedBlock], last: int, found: RecoveredStream) -> Held:
     """What the scan saw, before anything else is applied to it."""
     spans = {block.number: (block.first_seq, block.last_seq) for block in log.blocks()}
     blocks: dict[int, HeldBlock] = {}
@@ -293,7 +293,7 @@ def _apply_idx_files(
     msgs_dir: str,
     blocks: dict[int, int],
     ciphers: dict[int, tuple[str, bytes, bytes]],
-    found: Recovered,
+    found: RecoveredStream,
 ) -> None:
     """The per-block indexes of 2.6 and 2.9, where they belong to the block as it is."""
     names = files_with(disk, msgs_dir, ".idx")

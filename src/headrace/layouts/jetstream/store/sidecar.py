@@ -40,7 +40,7 @@ SIDE_FILES = {STAMP: 64 << 20, DURABLE: 4096, DEDUPE: MEMORY_BYTES_MAX, PRODUCER
 """Our files of a stream, guards aside, and how large each may be."""
 
 
-class Mark(NamedTuple):
+class DurableMark(NamedTuple):
     """How far a log is on disk for good."""
 
     block: int
@@ -117,7 +117,7 @@ class Sidecar:
         """The file that the log's core rewrites after each sync (rust/core commit.rs)."""
         return f"{self.path}/{DURABLE}"
 
-    def read_mark(self) -> Mark | None:
+    def read_mark(self) -> DurableMark | None:
         """The mark, or None when no whole one is there.
 
         A reader beside a writer may meet the mark while it is being written: it looks again.
@@ -133,12 +133,12 @@ class Sidecar:
         return None
 
     @staticmethod
-    def _decode_mark(raw: bytes) -> Mark | None:
+    def _decode_mark(raw: bytes) -> DurableMark | None:
         body, crc = raw[: _MARK.size], raw[_MARK.size : _MARK.size + 4]
         if len(crc) != 4 or struct.unpack("<I", crc)[0] != zlib.crc32(body):
             return None
         fields: tuple[Any, ...] = _MARK.unpack(body)
-        mark = Mark(*fields[1:])
+        mark = DurableMark(*fields[1:])
         possible = mark.block <= BLOCK_MAX and mark.last <= SEQUENCE_MAX
         return mark if fields[0] == _MARK_MAGIC and possible else None
 
