@@ -184,7 +184,9 @@ def _numbers(array: Any, none: int | None = None) -> Any:
         whole = whole.fill_null(none)
     if whole.null_count:
         raise BadInput("a column of numbers with nulls")
-    return whole.to_numpy(zero_copy_only=False).tobytes()
+    # Not by numpy: pyarrow does not bring it, and reading an archive back must not need it.
+    values = _view(whole.buffers()[1])
+    return b"" if values is None else values[whole.offset * 8 : (whole.offset + len(whole)) * 8]
 
 
 def from_archive(rows: pa.RecordBatch, codec: str) -> Batch:
