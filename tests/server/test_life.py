@@ -18,6 +18,7 @@ import pytest
 
 from headrace.testing import TestServer
 from tests.server.certificates import make_certificates
+from tests.support.peers import free_port
 from tests.support.waiting import wait_for_log, wait_until
 
 USERS = 'authorization {{ users = [ {{ user: a, password: "{password}" }} ] }}\njetstream {{ store_dir: "{store}" }}\n'
@@ -88,7 +89,6 @@ def test_reload_changes_users(tmp_path: Path) -> None:
 def test_log_file_is_opened_again(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     with TestServer(tmp_path / "store", ["-l", str(log), "-P", str(tmp_path / "pid")]) as server:
-        wait_until((tmp_path / "pid").exists)
         assert "Server is ready" in log.read_text()
         assert int((tmp_path / "pid").read_text()) == server.pid
         log.rename(tmp_path / "old.log")
@@ -97,6 +97,49 @@ def test_log_file_is_opened_again(tmp_path: Path) -> None:
         server.stop()
         assert "Server Exiting" in log.read_text()
     assert not (tmp_path / "pid").exists()
+
+
+def reachable(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_pid_file(tmp_path: Path) -> None:
+    """There when the port can be reached, removed by the server that wrote it and by no other."""
+    pid_file, port = tmp_path / "pid", free_port()
+    flags = [
+        "-a",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "-P",
+        str(pid_file),
+        "--ports_file_dir",
+        str(tmp_path / "none"),
+    ]
+    command = [sys.executable, "-m", "headrace.cli", "serve", *flags]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen([*command, "-sd", str(tmp_path / "a")], stderr=log) as server,
+    ):
+        try:
+            wait_until(lambda: reachable(port))
+            assert pid_file.read_text() == str(server.pid)
+            for store in ("a", "b"):  # locked; the port is taken
+                again = subprocess.run(
+                    [*command, "-sd", str(tmp_path / store)], capture_output=True, timeout=60
+                )
+                assert again.returncode == 2 and pid_file.read_text() == str(server.pid)
+            wait_until(lambda: "Error writing ports file" in (tmp_path / "log").read_text())
+        finally:
+            server.terminate()
+    assert not pid_file.exists()
+    command[command.index(str(pid_file))] = str(tmp_path / "none" / "pid")
+    refused = subprocess.run(
+        [*command, "-sd", str(tmp_path / "b")], capture_output=True, text=True, timeout=60
+    )
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[-1] == f"headrace: {tmp_path}/none/pid: No such file or directory"
 
 
 def test_a_second_start_fails_in_one_line(tmp_path: Path) -> None:

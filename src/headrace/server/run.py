@@ -18,7 +18,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,8 @@ def _in_one_line(problem: Exception, options: ServerOptions) -> str:
     if isinstance(problem, ConfigError):
         return "; ".join(problem.problems)
     if isinstance(problem, OSError) and not isinstance(problem, HeadraceError):
+        if problem.filename:  # of a file; a port has none
+            return f"{problem.filename}: {problem.strerror}"
         return f"cannot listen on {options.host}:{options.port}: {problem.strerror or problem}"
     return str(problem)
 
@@ -91,13 +94,14 @@ class Process:
         self.view: LiveView
         self._stop = asyncio.Event()
         self._ending = False
+        self._owns_pid_file = False
 
     async def run(self) -> None:
         """Start, serve, stop."""
         try:
             self._take_signals()
             await self.start()
-            self._write_pid()
+            self._write_ports()
             await self._stop.wait()
         finally:
             await self.close()
@@ -113,7 +117,8 @@ class Process:
         engine = StreamEngine(new_exchange(options), self.volume)
         self.runner = EngineRunner(engine)
         self.server = NatsServer(options, engine, self.runner, logging.getLogger("headrace.server"))
-        await self.server.bind()
+        with self._pid_written():
+            await self.server.bind()
         self._say(f"Starting Headrace {headrace.__version__}, server id {self.server.id}")
         if self.volume is not None:
             from headrace.server.jetstream import start_jetstream  # a server without streams starts sooner
@@ -273,9 +278,25 @@ class Process:
 
     # Files
 
-    def _write_pid(self) -> None:
-        if self.options.pid_file:
-            Path(self.options.pid_file).write_text(str(os.getpid()))
+    @contextmanager
+    def _pid_written(self) -> Generator[None]:
+        """Around taking the port: who can connect finds the file, and one of a server that has the port stays as it is."""
+        if not self.options.pid_file:
+            yield
+            return
+        file = Path(self.options.pid_file)
+        former = file.read_bytes() if file.is_file() else None
+        file.write_text(str(os.getpid()))
+        self._owns_pid_file = True
+        try:
+            yield
+        except OSError:
+            if former is not None:
+                file.write_bytes(former)
+                self._owns_pid_file = False
+            raise
+
+    def _write_ports(self) -> None:
         if (file := self._ports_file()) is not None:
             ports = {"nats": [f"nats://{self.options.host}:{self.server.port}"]}
             if self.monitor is not None:
@@ -283,7 +304,10 @@ class Process:
             if self.options.websocket is not None:
                 scheme, host = "wss" if self.options.websocket.tls else "ws", self.options.websocket.host
                 ports["websocket"] = [f"{scheme}://{host}:{self.server.websocket_port}"]
-            file.write_text(json.dumps(ports, separators=(",", ":")))
+            try:
+                file.write_text(json.dumps(ports, separators=(",", ":")))
+            except OSError as problem:  # clients are served already
+                self.log.error(f"Error writing ports file ({file}): {problem.strerror}")
 
     def _ports_file(self) -> Path | None:
         """Under the name that programs around a nats-server look for."""
@@ -307,7 +331,7 @@ class Process:
             self._say("Streams are on disk")
         elif self.volume is not None:
             self.volume.close()
-        if self.options.pid_file:
+        if self.options.pid_file and self._owns_pid_file:
             Path(self.options.pid_file).unlink(missing_ok=True)
         if (file := self._ports_file()) is not None:
             file.unlink(missing_ok=True)
