@@ -121,6 +121,18 @@ impl Exchange {
         from: Option<u32>,
         message: &MessageRef<'_>,
     ) -> usize {
+        self.fan_out_with(account, found, from, message, message)
+    }
+
+    /// The same; the listeners get what is to be stored of it.
+    pub(super) fn fan_out_with(
+        &mut self,
+        account: AccountId,
+        found: &Arc<Match>,
+        from: Option<u32>,
+        message: &MessageRef<'_>,
+        stored: &MessageRef<'_>,
+    ) -> usize {
         let mut count = found.listeners.len();
         for sub in &found.plain {
             count += usize::from(self.send(*sub, from, message));
@@ -136,7 +148,7 @@ impl Exchange {
             }
         }
         for listener in &found.listeners {
-            self.gather(listener.kind, listener.id, account, from, message);
+            self.gather(listener.kind, listener.id, account, from, stored);
         }
         if !self.ended_subs.is_empty() {
             self.drop_ended();

@@ -5,8 +5,10 @@
 //! Nats-Trace-Only: true           the message itself goes nowhere
 //! ```
 //! The report is a call to whoever `set_tracer` named: the destination as its reply subject, and a line for each receiver:
-//! `client <slot> <subscription> [<queue>]`, `stream <id>`.
+//! `client <slot> <subscription> [<queue>]`, `stream <id>`. A stream keeps the message with `trace disabled` as its destination:
+//! delivered or sent on from there it is not traced a second time.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::route::MessageRef;
@@ -38,13 +40,24 @@ impl<'a> Trace<'a> {
 }
 
 fn value<'a>(headers: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    Some(headers[span(headers, name)?].trim_ascii())
+}
+
+/// Where the value of a header stands, with the blanks around it.
+fn span(headers: &[u8], name: &[u8]) -> Option<Range<usize>> {
     let at = memchr::memmem::find(headers, name)?;
     if at < 2 || &headers[at - 2..at] != b"\r\n" {
         return None;
     }
-    let rest = &headers[at + name.len()..];
-    let end = memchr::memchr(b'\r', rest)?;
-    Some(rest[..end].trim_ascii())
+    let from = at + name.len();
+    let length = memchr::memchr(b'\r', &headers[from..])?;
+    Some(from..from + length)
+}
+
+/// The headers as a stream keeps them.
+fn disabled(headers: &[u8]) -> Vec<u8> {
+    let Some(place) = span(headers, DEST) else { return headers.to_vec() };
+    [&headers[..place.start], b" ", DISABLED, &headers[place.end..]].concat()
 }
 
 impl Exchange {
@@ -84,7 +97,9 @@ impl Exchange {
             count += 1;
         }
         if !trace.only {
-            count = self.fan_out(account, found, Some(from), message);
+            let headers = message.headers.map(disabled);
+            let stored = MessageRef { headers: headers.as_deref(), ..*message };
+            count = self.fan_out_with(account, found, Some(from), message, &stored);
         }
         if let Some(id) = self.tracer {
             let mut data = format!("{}\n", message.headers.map_or(0, <[u8]>::len) + message.payload.len()).into_bytes();
@@ -112,6 +127,13 @@ impl Exchange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_keeps_it_without_its_destination() {
+        let kept = disabled(b"NATS/1.0\r\nA: b\r\nNats-Trace-Dest:x.y\r\nC: d\r\n\r\n");
+        assert_eq!(kept, b"NATS/1.0\r\nA: b\r\nNats-Trace-Dest: trace disabled\r\nC: d\r\n\r\n");
+        assert!(Trace::of(&kept).is_none());
+    }
 
     #[test]
     fn only_whole_header_lines_ask_for_a_trace() {
