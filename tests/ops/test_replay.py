@@ -60,7 +60,9 @@ def test_between_products(tmp_path: Path) -> None:
     assert replay(ReplayTask(str(tmp_path / "lake"), (log,), target), "js").stored == 0
 
 
-@pytest.mark.parametrize("product", ["kafka/4.3.1/store", "rocketmq/5.3.3/store", "nats_streaming/0.25.6/clean"])
+@pytest.mark.parametrize(
+    "product", ["kafka/4.3.1/store", "rocketmq/5.3.3/store", "nats_streaming/0.25.6/clean"]
+)
 def test_without_numpy(tmp_path: Path, product: str) -> None:
     """It comes with Spark, not with pyarrow: what runs in threads does without it."""
     source, lake, copy = str(vectors.ROOT / product), str(tmp_path / "lake"), str(tmp_path / "copy")
@@ -72,7 +74,9 @@ def test_without_numpy(tmp_path: Path, product: str) -> None:
     )
     code = "import sys; sys.modules['numpy'] = None; from headrace.cli.main import run; sys.exit(run(sys.argv[1:]))"
     for each in commands:
-        made = subprocess.run([sys.executable, "-c", code, *each], capture_output=True, text=True, timeout=120)
+        made = subprocess.run(
+            [sys.executable, "-c", code, *each], capture_output=True, text=True, timeout=120
+        )
         assert made.returncode == 0, (each, made.stderr)
     with headrace.open(source) as before, headrace.open(copy) as after:
         found = {log.name: [each.data for each in log] for log in after}

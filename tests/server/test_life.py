@@ -142,6 +142,15 @@ def test_the_pid_file(tmp_path: Path) -> None:
     assert refused.stderr.splitlines()[-1] == f"headrace: {tmp_path}/none/pid: No such file or directory"
 
 
+def test_the_ports_file_names_addresses_that_can_be_reached(tmp_path: Path) -> None:
+    with TestServer(tmp_path / "store", ["-a", "0.0.0.0", "--ports_file_dir", str(tmp_path)]) as server:
+        file = tmp_path / f"nats-server_{server.pid}.ports"
+        wait_until(file.exists)
+        urls = wait_until(lambda: json.loads(file.read_text() or "{}")).get("nats")
+        assert urls[0] == f"nats://127.0.0.1:{server.port}"
+        assert not any("0.0.0.0" in url or "[::]" in url for url in urls)
+
+
 def test_a_second_start_fails_in_one_line(tmp_path: Path) -> None:
     with TestServer(tmp_path / "store") as server:
         for flags in (

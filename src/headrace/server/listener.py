@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -130,3 +131,16 @@ def address_of(peer: Any) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """`127.0.0.1:4222`, `[::1]:4222`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reached_at(scheme: str, host: str, port: int) -> list[str]:
+    """The URLs of a port: of every address, those of the machine itself and of its way out."""
+    hosts = [host]
+    if host in EVERYWHERE:
+        hosts = ["127.0.0.1"]
+        for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                # Sends nothing; chooses the address that a packet would come from.
+                probe.connect((elsewhere, 9))
+                hosts.append(str(probe.getsockname()[0]))
+    return [f"{scheme}://{join_address(each, port)}" for each in dict.fromkeys(hosts)]

@@ -34,7 +34,7 @@ from headrace.server.config.options import ServerOptions
 from headrace.server.config.places import claim, store_dirs
 from headrace.server.config.problems import ConfigError
 from headrace.server.config.reload import check_reload
-from headrace.server.listener import join_address
+from headrace.server.listener import join_address, reached_at
 from headrace.server.live import LiveView
 from headrace.server.nats.handshake import Handshake, permission_lists
 from headrace.server.nats.server import NatsServer, new_exchange
@@ -298,12 +298,12 @@ class Process:
 
     def _write_ports(self) -> None:
         if (file := self._ports_file()) is not None:
-            ports = {"nats": [f"nats://{self.options.host}:{self.server.port}"]}
+            ports = {"nats": reached_at("nats", self.options.host, self.server.port)}
             if self.monitor is not None:
-                ports["monitoring"] = [f"http://{self.options.monitor.host}:{self.monitor.port}"]
+                ports["monitoring"] = reached_at("http", self.options.monitor.host, self.monitor.port)
             if self.options.websocket is not None:
                 scheme, host = "wss" if self.options.websocket.tls else "ws", self.options.websocket.host
-                ports["websocket"] = [f"{scheme}://{host}:{self.server.websocket_port}"]
+                ports["websocket"] = reached_at(scheme, host, self.server.websocket_port or 0)
             try:
                 file.write_text(json.dumps(ports, separators=(",", ":")))
             except OSError as problem:  # clients are served already
