@@ -16,11 +16,13 @@ PER_SECOND = 50
 def publish(url: str, seconds: int) -> int:
     """Orders at an even pace; returns how many are stored."""
     access = read_access(url)
-    streams = ServerVolume(access)
-    streams.create("ORDERS", subjects=["orders.>"])
-    streams.create("TOTALS", subjects=["totals.>"])
     count = 0
-    with Connection(access) as connection:
+    with Connection(
+        access, patient=True
+    ) as connection:  # a server that was started just now may not listen yet
+        streams = ServerVolume(access)
+        streams.create("ORDERS", subjects=["orders.>"])
+        streams.create("TOTALS", subjects=["totals.>"])
         publisher = Publisher(connection)
         for _ in range(seconds):
             numbers = range(count, count + PER_SECOND)
