@@ -22,22 +22,28 @@ pub static NO_HEADERS: Headers<'static> =
 impl<'a> Headers<'a> {
     pub fn parse(block: &'a [u8]) -> Self {
         let mut headers = Headers::default();
+        headers.read(block);
+        headers
+    }
+
+    /// Those of another message, in the same place: making the array anew costs as much as reading the headers.
+    pub fn read(&mut self, block: &'a [u8]) {
+        (self.count, self.producer, self.producer_numbers) = (0, None, None);
         let mut at = 0;
         while let Some(end) = memchr::memchr(b'\n', &block[at..]) {
             let line = &block[at..at + end];
             at += end + 1;
-            if !line.starts_with(PREFIX) || headers.count == FOUND_MAX {
+            if !line.starts_with(PREFIX) || self.count == FOUND_MAX {
                 if let Some(rest) = line.strip_prefix(PRODUCER) {
-                    headers.note_producer(rest);
+                    self.note_producer(rest);
                 }
                 continue;
             }
             if let Some(colon) = memchr::memchr(b':', line) {
-                headers.found[headers.count] = (&line[..colon], line[colon + 1..].trim_ascii());
-                headers.count += 1;
+                self.found[self.count] = (&line[..colon], line[colon + 1..].trim_ascii());
+                self.count += 1;
             }
         }
-        headers
     }
 
     fn note_producer(&mut self, line: &'a [u8]) {

@@ -122,15 +122,15 @@ pub fn admit(
     }
     let counts_bytes = plan.checks.iter().any(|check| matches!(check, Check::StoreLimits { .. }));
     let total = run.batch.len();
+    let mut parsed = Headers::default();
     let mut next = start;
     let mut stopped = Stopped::Done;
     while next < total {
         let entry = run.batch.entries()[next];
-        let parsed;
         let headers = if entry.headers.is_null() {
             &NO_HEADERS
         } else {
-            parsed = Headers::parse(run.batch.bytes(entry.headers));
+            parsed.read(run.batch.bytes(entry.headers));
             &parsed
         };
         match decide(run, next, headers, plan, memory, &mut state, now_ns)? {

@@ -9,7 +9,9 @@
 //! delivered or sent on from there it is not traced a second time.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+use memchr::memmem::Finder;
 
 use super::route::MessageRef;
 use super::runs::{Call, kind};
@@ -17,8 +19,9 @@ use super::subs::{Match, SubId};
 use super::{AccountId, Exchange};
 use crate::subjects;
 
-const DEST: &[u8] = b"Nats-Trace-Dest:";
-const ONLY: &[u8] = b"Nats-Trace-Only:";
+/// Made once: making a finder takes longer than searching the headers of a message.
+static DEST: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"Nats-Trace-Dest:"));
+static ONLY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"Nats-Trace-Only:"));
 /// What a message carries that was traced already.
 const DISABLED: &[u8] = b"trace disabled";
 
@@ -29,34 +32,34 @@ pub struct Trace<'a> {
 
 impl<'a> Trace<'a> {
     pub fn of(headers: &'a [u8]) -> Option<Trace<'a>> {
-        let dest = value(headers, DEST)?;
+        let dest = value(headers, &DEST)?;
         if dest == DISABLED || !subjects::valid_literal(dest) {
             return None;
         }
-        let only = value(headers, ONLY)
+        let only = value(headers, &ONLY)
             .is_some_and(|text| [&b"1"[..], b"true", b"on"].iter().any(|yes| text.eq_ignore_ascii_case(yes)));
         Some(Trace { dest, only })
     }
 }
 
-fn value<'a>(headers: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+fn value<'a>(headers: &'a [u8], name: &Finder<'_>) -> Option<&'a [u8]> {
     Some(headers[span(headers, name)?].trim_ascii())
 }
 
 /// Where the value of a header stands, with the blanks around it.
-fn span(headers: &[u8], name: &[u8]) -> Option<Range<usize>> {
-    let at = memchr::memmem::find(headers, name)?;
+fn span(headers: &[u8], name: &Finder<'_>) -> Option<Range<usize>> {
+    let at = name.find(headers)?;
     if at < 2 || &headers[at - 2..at] != b"\r\n" {
         return None;
     }
-    let from = at + name.len();
+    let from = at + name.needle().len();
     let length = memchr::memchr(b'\r', &headers[from..])?;
     Some(from..from + length)
 }
 
 /// The headers as a stream keeps them.
 fn disabled(headers: &[u8]) -> Vec<u8> {
-    let Some(place) = span(headers, DEST) else { return headers.to_vec() };
+    let Some(place) = span(headers, &DEST) else { return headers.to_vec() };
     [&headers[..place.start], b" ", DISABLED, &headers[place.end..]].concat()
 }
 

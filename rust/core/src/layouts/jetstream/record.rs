@@ -247,22 +247,19 @@ pub fn encode(out: &mut Vec<u8>, key: &HashKey, fields: &Fields<'_>) {
     let start = out.len();
     let len = record_bytes(fields.subject.len(), fields.headers.map(<[u8]>::len), fields.data.len());
     let flag = if fields.headers.is_some() { HEADERS_BIT } else { 0 };
-    // One growth, then plain copies into place.
-    out.resize(start + len, 0);
-    let record = &mut out[start..];
-    record[LENGTH..SEQUENCE].copy_from_slice(&(len as u32 | flag).to_le_bytes());
-    record[SEQUENCE..TIME].copy_from_slice(&fields.raw_sequence.to_le_bytes());
-    record[TIME..SUBJECT_LENGTH].copy_from_slice(&fields.time.to_le_bytes());
-    record[SUBJECT_LENGTH..SUBJECT].copy_from_slice(&(fields.subject.len() as u16).to_le_bytes());
-    let mut at = SUBJECT + fields.subject.len();
-    record[SUBJECT..at].copy_from_slice(fields.subject);
+    out.reserve(len);
+    let mut head = [0; SUBJECT];
+    head[LENGTH..SEQUENCE].copy_from_slice(&(len as u32 | flag).to_le_bytes());
+    head[SEQUENCE..TIME].copy_from_slice(&fields.raw_sequence.to_le_bytes());
+    head[TIME..SUBJECT_LENGTH].copy_from_slice(&fields.time.to_le_bytes());
+    head[SUBJECT_LENGTH..SUBJECT].copy_from_slice(&(fields.subject.len() as u16).to_le_bytes());
+    out.extend_from_slice(&head);
+    out.extend_from_slice(fields.subject);
     if let Some(headers) = fields.headers {
-        record[at..at + HEADER_LENGTH_SIZE].copy_from_slice(&(headers.len() as u32).to_le_bytes());
-        at += HEADER_LENGTH_SIZE;
-        record[at..at + headers.len()].copy_from_slice(headers);
-        at += headers.len();
+        out.extend_from_slice(&(headers.len() as u32).to_le_bytes());
+        out.extend_from_slice(headers);
     }
-    record[at..at + fields.data.len()].copy_from_slice(fields.data);
+    out.extend_from_slice(fields.data);
     let view = View {
         offset: start,
         len,
@@ -272,7 +269,7 @@ pub fn encode(out: &mut Vec<u8>, key: &HashKey, fields: &Fields<'_>) {
         header_len: fields.headers.map(<[u8]>::len),
     };
     let hash = view.hash(out, key);
-    out[start + len - HASH_SIZE..].copy_from_slice(&hash.to_le_bytes());
+    out.extend_from_slice(&hash.to_le_bytes());
 }
 
 pub fn encode_tombstone(out: &mut Vec<u8>, key: &HashKey, sequence: u64, time: i64) {
