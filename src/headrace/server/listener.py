@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import socket
+import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,9 @@ OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
 EVERYWHERE = ("", "0.0.0.0", "::")
 MAPPED = "::ffff:"
+SIOCGIFADDR = 0x8915
+"""Linux: the IPv4 address of an interface. Its name takes 16 bytes, then comes a `sockaddr_in`."""
+ADDRESS_IN_IFREQ = slice(20, 24)
 
 
 class Listener:
@@ -134,13 +139,17 @@ def join_address(host: str, port: int) -> str:
 
 
 def reached_at(scheme: str, host: str, port: int) -> list[str]:
-    """The URLs of a port: of every address, those of the machine itself and of its way out."""
-    hosts = [host]
-    if host in EVERYWHERE:
-        hosts = ["127.0.0.1"]
-        for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                # Sends nothing; chooses the address that a packet would come from.
-                probe.connect((elsewhere, 9))
-                hosts.append(str(probe.getsockname()[0]))
+    """The URLs of a port; where it is open on every address, one for each IPv4 address of the machine."""
+    hosts = ["127.0.0.1", *_interface_addresses()] if host in EVERYWHERE else [host]
     return [f"{scheme}://{join_address(each, port)}" for each in dict.fromkeys(hosts)]
+
+
+def _interface_addresses() -> list[str]:
+    found: list[str] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            # An interface without an IPv4 address, or a system that has another call for this: it is left out.
+            with suppress(OSError):
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                found.append(socket.inet_ntoa(answer[ADDRESS_IN_IFREQ]))
+    return found
