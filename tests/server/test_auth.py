@@ -11,12 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace._core import Exchange
 from headrace.nkeys import USER_PREFIX, decode_user_nkey, encode_nkey, is_user_nkey, signature_fits
-from headrace.server.auth.permissions import Permissions, covers, matches, overlap
+from headrace.server.auth.permissions import Permissions
 from headrace.server.auth.users import Authenticator, Identity
 from headrace.server.config.load import load
 from headrace.server.config.problems import ConfigPosition
 from headrace.server.config.text import read_text
+from headrace.server.nats.handshake import permission_lists
 
 NONCE = b"IL8GoNM1BhY1wTo"
 
@@ -208,32 +210,47 @@ DENIES = Permissions(subscribe_deny=("foo", "foo q1", "zip.*", "que dev.*"))
     ],
 )
 def test_subscribe_permissions(permissions: Permissions, may: list[str], may_not: list[str]) -> None:
-    def allowed(entry: str) -> bool:
-        subject, _, queue = entry.partition(" ")
-        return permissions.may_subscribe(subject, queue or None)
+    def refused(entry: str) -> bool:
+        return b"Permissions Violation" in Permitted(permissions).send(f"SUB {entry} 1")
 
-    assert [entry for entry in may if not allowed(entry)] == []
-    assert [entry for entry in may_not if allowed(entry)] == []
+    assert [entry for entry in may if refused(entry)] == []
+    assert [entry for entry in may_not if not refused(entry)] == []
 
 
 def test_publish_permissions_and_delivery() -> None:
-    found = Permissions(publish_allow=("x.>",), publish_deny=("x.y.*",))
-    assert found.may_publish("x.y") and found.may_publish("x.*")
-    assert not found.may_publish("x.y.z") and not found.may_publish("x.y.*") and not found.may_publish("inb")
-    assert not Permissions(publish_allow=()).may_publish("x")
-    assert LISTS.denied_inside("foo.*") and not LISTS.denied_inside("bar")
-    assert not LISTS.may_receive("foo.secret") and LISTS.may_receive("foo.a")
+    client = Permitted(Permissions(publish_allow=("x.>",), publish_deny=("x.y.*",)))
+    for subject, refused in (("x.y", False), ("x.a.b.c", False), ("x.y.z", True), ("inb", True)):
+        answer = client.send(f"PUB {subject} 0\r\n")
+        assert (b"Permissions Violation" in answer) == refused, subject
+    assert b"Permissions Violation" in Permitted(Permissions(publish_allow=())).send("PUB x 0\r\n")
+    listener = Permitted(LISTS)
+    listener.send("SUB foo.* 1")
+    listener.publish("foo.secret")
+    assert listener.received() == b"", (
+        "a subscription that is wider than a deny entry gets what is not denied"
+    )
+    listener.publish("foo.a")
+    assert listener.received() == b"MSG foo.a 1 0\r\n\r\n"
 
 
-SUBJECT = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=4).map(".".join)
-PATTERN = st.tuples(
-    st.lists(st.sampled_from(["a", "b", "*"]), max_size=3), st.sampled_from(["a", "*", ">"])
-).map(lambda parts: ".".join([*parts[0], parts[1]]))
+class Permitted:
+    """A client with permissions on an exchange, the kernel that runs in the server."""
 
+    def __init__(self, permissions: Permissions) -> None:
+        self._exchange = Exchange(1 << 20, 4096, 0, 7)
+        self._account = self._exchange.account("$G")
+        self._conn = self._exchange.open(self._account, False)
+        lists = permission_lists(permissions)
+        self._exchange.accept(self._conn, self._account, False, False, True, True, False, lists)
 
-@given(PATTERN, PATTERN, SUBJECT)
-def test_wildcards_are_consistent(one: str, other: str, subject: str) -> None:
-    if matches(one, subject) and matches(other, subject):
-        assert overlap(one, other) and overlap(other, one)
-    if covers(one, other):
-        assert matches(one, subject) or not matches(other, subject)
+    def send(self, line: str) -> bytes:
+        """What came back."""
+        assert self._exchange.feed(self._conn, f"{line}\r\n".encode()) == 0
+        return self.received()
+
+    def publish(self, subject: str) -> None:
+        """By somebody else."""
+        self._exchange.publish(self._account, subject.encode())
+
+    def received(self) -> bytes:
+        return b"".join(data for _, data in self._exchange.take_output())

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.server.auth.permissions import Permissions, matches
+from headrace._core import subject_matches
+from headrace.server.auth.permissions import Permissions
 from headrace.server.auth.users import Identity
 from headrace.server.system import answer, subjects
 from headrace.server.view import HealthFinding
@@ -215,5 +216,5 @@ def test_what_is_listened_to_is_answered(view: FakeView) -> None:
     for is_system, who in ((True, SYSTEM), (False, ANN)):
         for filter in subjects(ID, is_system):
             subject = filter.replace("*", "A")
-            assert matches(filter, subject)
+            assert subject_matches(filter, subject)
             assert answer(view, subject, b"", who) is not None, subject

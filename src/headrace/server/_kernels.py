@@ -9,6 +9,7 @@ from headrace._core import (
     Sockets,
     Traffic,
     __version__,
+    subject_matches,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "Sockets",
     "Traffic",
     "__version__",
+    "subject_matches",
 ]

@@ -174,7 +174,8 @@ def permission_lists(permissions: Permissions | None) -> Any:
         return None
 
     def queued(entries: tuple[str, ...]) -> list[tuple[str, str | None]]:
-        return [(subject, queue or None) for subject, _, queue in (entry.partition(" ") for entry in entries)]
+        parts = (entry.partition(" ") for entry in entries)
+        return [(subject, queue.strip() or None) for subject, _, queue in parts]
 
     responses = permissions.allow_responses
     if responses is not None:

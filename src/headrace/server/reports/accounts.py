@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.errors import BadInput
-from headrace.server.auth.permissions import is_subject, matches
+from headrace.server._kernels import subject_matches
+from headrace.server.auth.permissions import is_subject
 from headrace.server.reports.connz import subscription
 from headrace.server.reports.form import QueryParams, now
 from headrace.server.reports.varz import sent_and_received
@@ -94,7 +95,9 @@ def subsz(
         "limit": limit,
     }
     if listed or params.flag("subs", "subscriptions") or test:
-        found = [each for each in view.subscriptions(account) if not test or matches(each.subject, test)]
+        found = [
+            each for each in view.subscriptions(account) if not test or subject_matches(each.subject, test)
+        ]
         page = found[offset : offset + limit]
         document["total"] = len(found)
         if page:

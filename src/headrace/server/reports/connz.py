@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import BadInput
-from headrace.server.auth.permissions import matches
+from headrace.server._kernels import subject_matches
 from headrace.server.reports.form import QueryParams, now, short_duration, uptime
 from headrace.server.view import ConnectionFacts, ServerView, SubscriptionFacts
 from headrace.units import format_time_ns
@@ -67,7 +67,9 @@ def connz(view: ServerView, params: QueryParams, account: str | None = None) -> 
     found = [connection for connection in _of_state(view, wanted) if wanted(connection)]
     if wanted.subject:
         found = [
-            c for c in found if any(matches(wanted.subject, s.subject) for s in view.subscriptions(cid=c.cid))
+            c
+            for c in found
+            if any(subject_matches(wanted.subject, s.subject) for s in view.subscriptions(cid=c.cid))
         ]
     key, is_descending = _SORTS[sort]
     found.sort(key=key, reverse=is_descending)
