@@ -104,6 +104,16 @@ def test_options_under_their_own_names(
     assert len(layout_named(layout).options.__struct_fields__) > 5
 
 
+def test_an_empty_partition_is_not_called_unreadable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = made(tmp_path, "kafka")
+    (path / "fresh-0").mkdir()
+    assert run(["verify", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "fresh-0  no files" in printed and "could not be read" not in printed
+
+
 def test_every_layout_is_known() -> None:
     assert set(LAYOUTS) == {"jetstream", *NAMES}
 

@@ -97,3 +97,14 @@ def test_monitoring_is_on_loopback_with_the_pages_of_the_readme(tmp_path: Path) 
         with socket.socket() as other:
             other.settimeout(5)
             assert other.connect_ex(("127.0.0.2", port)) != 0
+
+
+def test_what_verify_and_inspect_count(tmp_path: Path) -> None:
+    """inspect-and-verify.md: records that were checked, messages that would be served."""
+    with headrace.open(str(tmp_path / "s"), mode="rw", create=True, layout="jetstream") as volume:
+        store = volume.create("S", subjects=["s"])
+        volume.commit([store.append(headrace.batch("s", [b"1", b"2", b"3"]))])
+        store.remove_msg(2)
+        store.commit()
+    assert headrace.verify(str(tmp_path / "s")).messages == 3
+    assert headrace.inspect(str(tmp_path / "s")).messages == 2

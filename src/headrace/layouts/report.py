@@ -317,7 +317,9 @@ class LogView(LogReport):
 
     @property
     def summary(self) -> str:
-        return state_line(self.state) if self.state is not None else "nothing could be read"
+        if self.state is not None:
+            return state_line(self.state)
+        return "nothing could be read" if self.findings or self.problems else "no files"
 
 
 @dataclass(slots=True, repr=False)
