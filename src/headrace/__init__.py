@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from headrace.layouts.salvage import SalvageReport
     from headrace.layouts.stream_store import StreamStore
     from headrace.ops.cat import Selection, cat
-    from headrace.ops.conversion import ConvertReport, convert
+    from headrace.ops.conversion import ConversionSpec, ConvertReport, convert
     from headrace.ops.look import inspect, salvage, verify
     from headrace.record import Record
 
@@ -61,7 +61,7 @@ _BEHIND = {
     "headrace.layouts.salvage": ("SalvageReport",),
     "headrace.layouts.stream_store": ("StreamStore",),
     "headrace.ops.cat": ("Selection", "cat"),
-    "headrace.ops.conversion": ("ConvertReport", "convert"),
+    "headrace.ops.conversion": ("ConversionSpec", "ConvertReport", "convert"),
     "headrace.ops.look": ("inspect", "salvage", "verify"),
     "headrace.record": ("Record",),
 }
@@ -72,6 +72,7 @@ __all__ = [
     "BadInput",
     "Batch",
     "ConnectionLost",
+    "ConversionSpec",
     "ConvertReport",
     "Damage",
     "Damaged",

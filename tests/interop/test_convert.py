@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.ops.conversion import convert
+from headrace.ops.conversion import ConversionSpec, convert
 from tests.interop.test_rocketmq import SMALL, served
 from tests.ops.test_convert import REAL
 from tests.support import vectors
@@ -98,7 +98,9 @@ def test_nats_streaming_to_jetstream(nats_server: NatsServers, tmp_path: Path) -
 
 
 def test_jetstream_to_nats_streaming(jetstream: Path, tmp_path: Path) -> None:
-    report = convert(str(jetstream), str(tmp_path / "stan"), "nats_streaming", rules=["*=orders"])
+    report = convert(
+        str(jetstream), str(tmp_path / "stan"), "nats_streaming", ConversionSpec(rules=["*=orders"])
+    )
     assert report.logs[0].readers == ["WORKER"]
     with StreamingServer(tmp_path / "stan") as server:
         with StanClient(server.port, "reader") as client:
@@ -119,7 +121,9 @@ def test_jetstream_to_kafka(jetstream: Path, tmp_path: Path) -> None:
         got = broker.consume("ORDERS", COUNT - 1)
         assert [(offset + 1, value.encode()) for offset, value in got] == wanted(jetstream)
         broker.produce("ORDERS", ["after"])
-    back = convert(str(tmp_path / "logs"), str(tmp_path / "back"), "jetstream", rules=["ORDERS-0=ORDERS"])
+    back = convert(
+        str(tmp_path / "logs"), str(tmp_path / "back"), "jetstream", ConversionSpec(rules=["ORDERS-0=ORDERS"])
+    )
     assert back.logs[0].messages == COUNT
     server = NatsServer(VERSION, tmp_path / "back").start()
     try:
@@ -149,7 +153,7 @@ def test_jetstream_to_rabbitmq(jetstream: Path, tmp_path: Path) -> None:
 
 def test_jetstream_to_rocketmq(jetstream: Path, tmp_path: Path) -> None:
     small = {name: str(value) for name, value in SMALL.items()}
-    convert(str(jetstream), str(tmp_path / "store"), "rocketmq", carry="key", options=small)
+    convert(str(jetstream), str(tmp_path / "store"), "rocketmq", ConversionSpec(carry="key", options=small))
     found = served(tmp_path, tmp_path / "store")
     assert [(topic, queue, offset, body.encode()) for topic, queue, offset, _, body in found] == [
         ("ORDERS", 0, at, data) for at, (_, data) in enumerate(wanted(jetstream))
@@ -173,7 +177,9 @@ def test_partitions_into_one_stream(nats_server: NatsServers, tmp_path: Path) ->
             f"{name.replace('-', '.')}": [(record.time_ns, record.data) for record in volume.open(name)]
             for name in sizes
         }
-    report = convert(str(tmp_path / "logs"), str(tmp_path / "js"), "jetstream", rules=["orders-*=ORDERS"])
+    report = convert(
+        str(tmp_path / "logs"), str(tmp_path / "js"), "jetstream", ConversionSpec(rules=["orders-*=ORDERS"])
+    )
     assert report.logs[0].readers == ["billing"]
     server = nats_server(VERSION, tmp_path / "js")
     with Api(server.url) as api:
@@ -200,7 +206,12 @@ def test_a_queue_into_a_work_queue(nats_server: NatsServers, tmp_path: Path) -> 
     """Every message is given out once, and is gone when it is acknowledged."""
     with headrace.open(str(tmp_path / "rabbit"), "rw", create=True, layout="rabbitmq") as volume:
         volume.commit([volume.create("jobs").append(headrace.batch("jobs", [b"%d" % n for n in range(20)]))])
-    convert(str(tmp_path / "rabbit"), str(tmp_path / "js"), "jetstream", options={"retention": "workqueue"})
+    convert(
+        str(tmp_path / "rabbit"),
+        str(tmp_path / "js"),
+        "jetstream",
+        ConversionSpec(options={"retention": "workqueue"}),
+    )
     server = nats_server(VERSION, tmp_path / "js")
     with Api(server.url) as api:
         assert api.ask("STREAM.INFO.jobs")["config"]["retention"] == "workqueue"

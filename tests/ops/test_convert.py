@@ -19,7 +19,7 @@ from headrace.layouts.jetstream.volume import JetStreamVolume
 from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.layouts.registry import LAYOUTS
 from headrace.ops import conversion
-from headrace.ops.conversion import convert
+from headrace.ops.conversion import ConversionSpec, convert
 from headrace.ops.conversion.mapping import default_log, make_mapping
 from headrace.ops.conversion.worker_pool import independent
 from headrace.record import format_kafka_headers
@@ -56,7 +56,7 @@ def test_from_a_real_directory_to_every_layout(source: str, threads: int, tmp_pa
             name: [r.data or b"" for r in volume.open(name) if not r.flags & 1] for name in volume.logs()
         }
     for target in LAYOUTS:
-        report = convert(str(path), str(tmp_path / target), target, threads=threads)
+        report = convert(str(path), str(tmp_path / target), target, ConversionSpec(threads=threads))
         assert report.verified and not report.damage
         assert headrace.detect(str(tmp_path / target)) == target
         with headrace.open(str(tmp_path / target)) as volume:
@@ -98,7 +98,12 @@ def test_what_has_no_place_is_carried_and_comes_home(through: str, tmp_path: Pat
     before = rows(tmp_path / "kafka", "orders-3")
     there = convert(str(tmp_path / "kafka"), str(tmp_path / "there"), through).logs[0]
     # The subject that the way there gave them is not worth carrying home.
-    back = convert(str(tmp_path / "there"), str(tmp_path / "back"), "kafka", rules=["*=orders-3"], carry="no")
+    back = convert(
+        str(tmp_path / "there"),
+        str(tmp_path / "back"),
+        "kafka",
+        ConversionSpec(rules=["*=orders-3"], carry="no"),
+    )
     after = rows(tmp_path / "back", back.logs[0].target)
     kept = [r[3:] for r in before]
     assert [r[3:] for r in after] == kept and len(kept) == 4
@@ -121,8 +126,7 @@ def test_subjects_of_a_stream_come_home(tmp_path: Path) -> None:
             str(tmp_path / through),
             str(tmp_path / f"from-{through}"),
             "jetstream",
-            rules=["ORDERS*=ORDERS"],
-            subject="{subject}" if through == "rabbitmq" else None,
+            ConversionSpec(rules=["ORDERS*=ORDERS"], subject="{subject}" if through == "rabbitmq" else None),
         )
         after = rows(tmp_path / f"from-{through}", "ORDERS")
         tick = 1_000_000 if through == "kafka" else 1
@@ -139,7 +143,7 @@ def test_keys_from_subjects(tmp_path: Path) -> None:
     with headrace.open(str(tmp_path / "js"), "rw", create=True) as volume:
         store = volume.create("S", subjects=["s.>"])
         store.commit(store.append(headrace.batch(["s.a", "s.b"], [b"1", b"2"])).mark)
-    convert(str(tmp_path / "js"), str(tmp_path / "k"), "kafka", carry="key")
+    convert(str(tmp_path / "js"), str(tmp_path / "k"), "kafka", ConversionSpec(carry="key"))
     assert [(r[3], r[5]) for r in rows(tmp_path / "k", "S-0")] == [(b"s.a", {}), (b"s.b", {})]
 
 
@@ -162,7 +166,7 @@ def test_groups_of_kafka_and_consumers(tmp_path: Path) -> None:
         consumer.commit()
     with KafkaVolume(str(tmp_path / "back"), mode="rw", create=True) as volume:
         volume.write_offsets("somebody", {"other-0": 1})
-    back = convert(str(tmp_path / "js"), str(tmp_path / "back"), "kafka", rules=["*=t-0"])
+    back = convert(str(tmp_path / "js"), str(tmp_path / "back"), "kafka", ConversionSpec(rules=["*=t-0"]))
     assert back.logs[0].readers == ["g_one", "new"]
     assert "group" not in back.logs[0].notes[0] and "1 acked message(s)" in back.logs[0].notes[0]
     with KafkaVolume(str(tmp_path / "back")) as volume:
@@ -178,7 +182,7 @@ def test_a_stream_by_its_subjects(tmp_path: Path) -> None:
         subjects = [("orders.eu.new", "orders.us.new", "orders.eu.old", "orders.x")[n % 4] for n in range(40)]
         store.commit(store.append(headrace.batch(subjects, [b"%d" % n for n in range(40)])).mark)
     rules = ["ORDERS:orders.*.>={1}-0", "OTHER=o-1"]
-    report = convert(str(tmp_path / "js"), str(tmp_path / "k"), "kafka", rules=rules)
+    report = convert(str(tmp_path / "js"), str(tmp_path / "k"), "kafka", ConversionSpec(rules=rules))
     assert [(log.target, log.messages) for log in report.logs] == [
         ("eu-0", 20),
         ("us-0", 10),
@@ -190,13 +194,20 @@ def test_a_stream_by_its_subjects(tmp_path: Path) -> None:
     assert found["us-0"] == [(n, b"%d" % n) for n in range(1, 40, 4)]
     assert found["eu-0"] == [(n, b"%d" % n) for n in range(40) if n % 2 == 0]
     assert found["ORDERS-0"] == [(n, b"%d" % n) for n in range(3, 40, 4)]
-    convert(str(tmp_path / "js"), str(tmp_path / "split"), "jetstream", rules=["ORDERS:orders.*.>={1}"])
+    convert(
+        str(tmp_path / "js"),
+        str(tmp_path / "split"),
+        "jetstream",
+        ConversionSpec(rules=["ORDERS:orders.*.>={1}"]),
+    )
     with JetStreamVolume(str(tmp_path / "split")) as volume:
         assert {name: volume.open(name).config.subjects for name in volume.logs()} == {
             "ORDERS": ("orders.x",), "eu": ("orders.eu.new", "orders.eu.old"), "us": ("orders.us.new",)
         }  # fmt: skip
     with pytest.raises(BadInput, match="is no subject"):
-        convert(str(tmp_path / "js"), str(tmp_path / "no"), "kafka", rules=["ORDERS:a..b=x-0"])
+        convert(
+            str(tmp_path / "js"), str(tmp_path / "no"), "kafka", ConversionSpec(rules=["ORDERS:a..b=x-0"])
+        )
 
 
 def test_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,8 +226,7 @@ def test_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         str(tmp_path / "k"),
         str(tmp_path / "js"),
         "jetstream",
-        rules=["orders-*=ORDERS", "bills.*-0=B_{1}"],
-        subject="{topic}.p{partition}",
+        ConversionSpec(rules=["orders-*=ORDERS", "bills.*-0=B_{1}"], subject="{topic}.p{partition}"),
     )
     assert [(log.target, log.positions) for log in report.logs] == [
         ("B_x", "shifted"), ("bills_x-0", "shifted"), ("ORDERS", "renumbered"), ("ORDERS", "renumbered")
@@ -227,7 +237,7 @@ def test_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     for bad in (["x"], ["=x"], ["*={nobody}"]):
         with pytest.raises(BadInput, match="--map"):
-            convert(str(tmp_path / "k"), str(tmp_path / "no"), "jetstream", rules=bad)
+            convert(str(tmp_path / "k"), str(tmp_path / "no"), "jetstream", ConversionSpec(rules=bad))
     with pytest.raises(BadInput, match="no subject of their own"):
         make_mapping("jetstream", "kafka", [], "all.{subject}")
     assert make_mapping("jetstream", "kafka", [], "{subject}").subject_for("S") is None, "each keeps its own"
@@ -304,13 +314,17 @@ def test_interrupted_it_goes_on(
         attempts += 1
         try:
             report = convert(
-                str(tmp_path / "js"), str(out), target, threads=threads, progress=stop_after(2 * attempts)
+                str(tmp_path / "js"),
+                str(out),
+                target,
+                ConversionSpec(threads=threads),
+                progress=stop_after(2 * attempts),
             )
             break
         except Stop:
             assert not out.exists() and (tmp_path / "out.incomplete").is_dir()
             with pytest.raises(AlreadyExists, match="interrupted; repeat its command, or give --restart"):
-                convert(str(tmp_path / "js"), str(out), target, carry="no")
+                convert(str(tmp_path / "js"), str(out), target, ConversionSpec(carry="no"))
     assert attempts > 3 and report.resumed and report.verified
     assert [log.messages for log in report.logs] == [2997, 2997] and report.logs[0].copied < 2997
     with headrace.open(str(out)) as volume:
@@ -332,12 +346,16 @@ def test_restart_and_what_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(Stop):
         convert(str(tmp_path / "kafka"), str(out), "jetstream", progress=stop_after(0))
-    report = convert(str(tmp_path / "kafka"), str(out), "jetstream", restart=True, subject="other")
+    report = convert(
+        str(tmp_path / "kafka"), str(out), "jetstream", ConversionSpec(restart=True, subject="other")
+    )
     assert not report.resumed and {r[2] for r in rows(out, "orders-3")} == {"other"}
     with pytest.raises(AlreadyExists, match="orders-3 holds 4 messages"):
         convert(str(tmp_path / "kafka"), str(out), "jetstream")
     (tmp_path / "out.convert").unlink()
-    again = convert(str(tmp_path / "kafka"), str(out), "jetstream", rules=["*=SECOND"], subject="second")
+    again = convert(
+        str(tmp_path / "kafka"), str(out), "jetstream", ConversionSpec(rules=["*=SECOND"], subject="second")
+    )
     assert again.verified and len(rows(out, "SECOND")) == 4 == len(rows(out, "orders-3"))
     with pytest.raises(AlreadyExists, match="a NATS JetStream directory"):
         convert(str(tmp_path / "kafka"), str(out), "rabbitmq")
@@ -380,7 +398,12 @@ def test_many_logs_side_by_side(target: str, tmp_path: Path) -> None:
             store.commit()
     rules = [f"{name}={default_log('jetstream', target, names[max(at, 1)])}" for at, name in enumerate(names)]
     alone, together = (
-        convert(str(tmp_path / "js"), str(tmp_path / f"by{threads}"), target, rules=rules, threads=threads)
+        convert(
+            str(tmp_path / "js"),
+            str(tmp_path / f"by{threads}"),
+            target,
+            ConversionSpec(rules=rules, threads=threads),
+        )
         for threads in (1, 4)
     )
     assert [log.source_hash for log in alone.logs] == [log.target_hash for log in together.logs]

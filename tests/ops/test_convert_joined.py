@@ -17,7 +17,7 @@ from headrace.layouts.base import Log
 from headrace.layouts.jetstream.store.store import FileStreamStore
 from headrace.layouts.jetstream.volume import JetStreamVolume
 from headrace.layouts.kafka.volume import KafkaVolume
-from headrace.ops.conversion import convert, joined_readers, joining
+from headrace.ops.conversion import ConversionSpec, convert, joined_readers, joining
 
 MS = 1_000_000
 BEGIN = 1_700_000_000_000 * MS
@@ -59,7 +59,7 @@ def test_by_time_with_the_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Every message once, in the order of time; a group stands where it stood in each partition."""
     wanted = kafka(tmp_path / "k")
     monkeypatch.setattr(joining, "READ_MESSAGES", 37)  # the order does not depend on how logs are read
-    report = convert(str(tmp_path / "k"), str(tmp_path / "js"), "jetstream", rules=JOIN)
+    report = convert(str(tmp_path / "k"), str(tmp_path / "js"), "jetstream", ConversionSpec(rules=JOIN))
     expected = merged(wanted)
     with JetStreamVolume(str(tmp_path / "js")) as volume:
         store = volume.open("ORDERS")
@@ -124,11 +124,13 @@ def test_interrupted_it_goes_on(target: str, tmp_path: Path, monkeypatch: pytest
             str(tmp_path / "k"),
             str(tmp_path / "out"),
             target,
-            rules=[f"orders-*={name}"],
+            ConversionSpec(rules=[f"orders-*={name}"]),
             progress=report_progress,
         )
     monkeypatch.setattr(joining, "READ_MESSAGES", 55)
-    report = convert(str(tmp_path / "k"), str(tmp_path / "out"), target, rules=[f"orders-*={name}"])
+    report = convert(
+        str(tmp_path / "k"), str(tmp_path / "out"), target, ConversionSpec(rules=[f"orders-*={name}"])
+    )
     assert report.resumed and report.verified
     assert 0 < sum(log.copied for log in report.logs) < PARTITIONS * EACH
     with headrace.open(str(tmp_path / "out")) as volume:
@@ -140,7 +142,9 @@ def test_groups_between_directories_of_kafka(tmp_path: Path) -> None:
     kafka(tmp_path / "k")
     same = convert(str(tmp_path / "k"), str(tmp_path / "same"), "kafka")
     assert same.verified and ("readers", "kept") in [(row.what, row.fate) for row in same.losses]
-    report = convert(str(tmp_path / "k"), str(tmp_path / "one"), "kafka", rules=["orders-*=all-0"])
+    report = convert(
+        str(tmp_path / "k"), str(tmp_path / "one"), "kafka", ConversionSpec(rules=["orders-*=all-0"])
+    )
     assert next(log for log in report.logs if log.target == "all-0").readers == ["billing", "late"]
     for path in ("same", "one"):
         with KafkaVolume(str(tmp_path / path)) as volume:
@@ -156,7 +160,7 @@ def test_more_unacked_messages_than_can_be_kept(tmp_path: Path, monkeypatch: pyt
     """It goes on at the first of them: some come again, none is missed."""
     kafka(tmp_path / "k")
     monkeypatch.setattr(joined_readers, "PENDING_MAX", 20)
-    report = convert(str(tmp_path / "k"), str(tmp_path / "js"), "jetstream", rules=JOIN)
+    report = convert(str(tmp_path / "k"), str(tmp_path / "js"), "jetstream", ConversionSpec(rules=JOIN))
     with JetStreamVolume(str(tmp_path / "js")) as volume:
         store = volume.open("ORDERS")
         state = store.consumers.state_of("billing")
@@ -183,7 +187,9 @@ def test_a_reader_of_one_of_the_logs(tmp_path: Path) -> None:
         subscriptions = volume.open("a").subscriptions  # type: ignore[attr-defined]
         subscriptions.create(state)
         subscriptions.commit()
-    report = convert(str(tmp_path / "stan"), str(tmp_path / "js"), "jetstream", rules=["*=ALL"])
+    report = convert(
+        str(tmp_path / "stan"), str(tmp_path / "js"), "jetstream", ConversionSpec(rules=["*=ALL"])
+    )
     assert report.logs[0].readers == ["d"]
     with JetStreamVolume(str(tmp_path / "js")) as made:
         store = made.open("ALL")
@@ -193,7 +199,9 @@ def test_a_reader_of_one_of_the_logs(tmp_path: Path) -> None:
             7,
             {},
         )
-    report = convert(str(tmp_path / "stan"), str(tmp_path / "one"), "nats_streaming", rules=["*=all"])
+    report = convert(
+        str(tmp_path / "stan"), str(tmp_path / "one"), "nats_streaming", ConversionSpec(rules=["*=all"])
+    )
     assert report.logs[0].readers == [] and "reader d reads a only" in report.logs[0].notes[-1]
 
 
@@ -213,14 +221,18 @@ def test_consumers_of_streams_that_are_joined(tmp_path: Path) -> None:
             consumer.update_delivered(seq, seq, 1, BEGIN)
             consumer.update_acks(seq, seq)
         consumer.commit()
-    report = convert(str(tmp_path / "js"), str(tmp_path / "one"), "jetstream", rules=["*=ALL"])
+    report = convert(
+        str(tmp_path / "js"), str(tmp_path / "one"), "jetstream", ConversionSpec(rules=["*=ALL"])
+    )
     assert report.logs[0].readers == ["C"]
     with JetStreamVolume(str(tmp_path / "one")) as volume:
         store = volume.open("ALL")
         assert store.consumers.get("C").config.filters == ("B.>",)
         assert store.consumers.state_of("C").delivered.stream == 6 and store.config.subjects == ("A.>", "B.>")
     # With other subjects the configuration has those.
-    convert(str(tmp_path / "js"), str(tmp_path / "moved"), "jetstream", subject="new.{subject}")
+    convert(
+        str(tmp_path / "js"), str(tmp_path / "moved"), "jetstream", ConversionSpec(subject="new.{subject}")
+    )
     with JetStreamVolume(str(tmp_path / "moved")) as volume:
         assert [volume.open(name).config.subjects for name in "AB"] == [("new.A.x",), ("new.B.x",)]
         assert volume.open("B").consumers.names() == ["C"]
@@ -287,8 +299,7 @@ def test_readers_are_not_carried_into_a_work_queue(tmp_path: Path) -> None:
         str(tmp_path / "k"),
         str(tmp_path / "js"),
         "jetstream",
-        rules=JOIN,
-        options={"retention": "workqueue"},
+        ConversionSpec(rules=JOIN, options={"retention": "workqueue"}),
     )
     assert ("readers", "lost") in [(row.what, row.fate) for row in report.losses]
     with JetStreamVolume(str(tmp_path / "js")) as volume:

@@ -107,6 +107,7 @@ def convert(
     reader here reads (it is named; --unread-ok goes on without it). 2: could not.
     """
     from headrace.cli.screen import Screen, print_json, progress
+    from headrace.ops.conversion import ConversionSpec
     from headrace.ops.conversion import convert as run
 
     screen = Screen()
@@ -115,25 +116,20 @@ def convert(
         if not as_json:
             show_plan(screen, plan)
 
-    secret = read_key(key, key_file)
+    spec = ConversionSpec(
+        rules=rules or (),
+        subject=subject,
+        carry=carry,
+        log=log,
+        order=order,
+        options=_options(options or []),
+        key=read_key(key, key_file),
+        dry_run=dry_run,
+        restart=restart,
+        unread_ok=unread_ok,
+    )
     with progress("copying, then comparing", in_bytes=False) as show_steps:
-        report = run(
-            source,
-            target,
-            to,
-            rules=rules or (),
-            subject=subject,
-            carry=carry,
-            log=log,
-            order=order,
-            options=_options(options or []),
-            key=secret,
-            dry_run=dry_run,
-            restart=restart,
-            unread_ok=unread_ok,
-            progress=show_steps,
-            approve=show,
-        )
+        report = run(source, target, to, spec, progress=show_steps, approve=show)
     if as_json:
         print_json(report.to_dict())
         return report.exit_code

@@ -185,24 +185,22 @@ def convert(
     """
     from headrace.cli.convert import show_converted, show_plan
     from headrace.cli.screen import Screen, print_json
+    from headrace.ops.conversion import ConversionSpec
     from headrace.ops.parallel import convert as run
 
     check_source(source)
+    spec = ConversionSpec(
+        rules=tuple(rules or ()),
+        subject=subject,
+        log=log,
+        order=order,
+        restart=restart,
+        unread_ok=unread_ok,
+        dry_run=dry_run,
+        key=read_key(key, key_file),
+    )
     with engine_of("local" if dry_run else engine, None if dry_run else master) as made:
-        report = run(
-            source,
-            target,
-            to,
-            engine=made,
-            rules=tuple(rules or ()),
-            subject=subject,
-            log=log,
-            order=order,
-            restart=restart,
-            unread_ok=unread_ok,
-            dry_run=dry_run,
-            key=read_key(key, key_file),
-        )
+        report = run(source, target, to, spec, engine=made)
     if as_json:
         print_json(report.to_dict())
         return report.exit_code

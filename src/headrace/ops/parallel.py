@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from headrace.errors import HeadraceError
 from headrace.layouts.checks import Checked, CheckPiece
 from headrace.layouts.registry import layout_at
 from headrace.layouts.report import Report
-from headrace.ops.conversion import ConvertReport
+from headrace.ops.conversion import ConversionSpec, ConvertReport
 from headrace.ops.conversion import convert as convert_here
 from headrace.ops.engines import Done, OnProgress, Threads, WorkEngine
 
@@ -54,24 +52,32 @@ def check_piece(piece: CheckPiece) -> Checked:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The words of `ops.conversion.convert`."""
+    """The arguments of `ops.conversion.convert`."""
 
     source: str
     target: str
     to: str
-    options: Mapping[str, Any]
+    spec: ConversionSpec
 
 
 def convert_one(conversion: Conversion) -> ConvertReport:
     """In a worker, all of it."""
-    options: dict[str, Any] = {"threads": os.cpu_count() or 1, **conversion.options}
-    return convert_here(conversion.source, conversion.target, conversion.to, **options)
+    spec = conversion.spec
+    if spec.threads is None:
+        spec = replace(spec, threads=os.cpu_count() or 1)
+    return convert_here(conversion.source, conversion.target, conversion.to, spec)
 
 
 def convert(
-    source: str, target: str, to: str, *, engine: WorkEngine | None = None, **options: Any
+    source: str,
+    target: str,
+    to: str,
+    spec: ConversionSpec | None = None,
+    *,
+    engine: WorkEngine | None = None,
 ) -> ConvertReport:
-    """One broker's directory into another's, where the engine has room for it."""
-    for _, report in (engine or Threads(1)).run(convert_one, [Conversion(source, target, to, options)]):
+    """One broker's directory into another's, on a worker of the engine."""
+    conversion = Conversion(source, target, to, spec or ConversionSpec())
+    for _, report in (engine or Threads(1)).run(convert_one, [conversion]):
         return report
     raise HeadraceError("the engine gave no answer")

@@ -8,9 +8,11 @@ joining.py   logs that become one, by time
 joined_readers.py   where the readers of logs that become one stand in it
 target.py    the directory that is written: new or there already, interrupted or not
 worker_pool.py      logs side by side
+spec.py      what is to be converted, and how
 run.py       copy, compare
 """
 
 from headrace.ops.conversion.run import ConvertReport, convert
+from headrace.ops.conversion.spec import ConversionSpec
 
-__all__ = ["ConvertReport", "convert"]
+__all__ = ["ConversionSpec", "ConvertReport", "convert"]

@@ -11,13 +11,13 @@ Memory holds one batch for each thread, whatever the size of the directory.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
-from headrace.errors import BadInput, Damaged
+from headrace.errors import Damaged
 from headrace.layouts.base import Damage, Log, LogState, Predicate, Volume
 from headrace.layouts.copies import CopyOrigin
 from headrace.layouts.layout import OpenRequest, Progress
@@ -25,22 +25,22 @@ from headrace.layouts.log_names import is_internal, topic_of
 from headrace.layouts.places import absolute, check_path, only_read
 from headrace.layouts.plain import plain
 from headrace.layouts.readers import CarriedReaders
-from headrace.layouts.registry import LAYOUTS, detect, layout_named
+from headrace.layouts.registry import detect, layout_named
 from headrace.layouts.unread import Unread
 from headrace.ops._kernels import Batch, Digest, Disk, deinterleave, interleave, recast
 from headrace.ops.conversion import mapping as names
 from headrace.ops.conversion.joined_readers import JoinedReaders
-from headrace.ops.conversion.joining import ORDERS, rounds
+from headrace.ops.conversion.joining import rounds
 from headrace.ops.conversion.losses import Loss, Shape, losses
 from headrace.ops.conversion.plan import ConvertedLog, by_target, check_streams, plan_logs
 from headrace.ops.conversion.sides import Side, sides
-from headrace.ops.conversion.target import ConversionSpec, ConversionTarget, is_work_queue, open_target
+from headrace.ops.conversion.spec import ConversionSpec
+from headrace.ops.conversion.target import ConversionNote, ConversionTarget, is_work_queue, open_target
 from headrace.ops.conversion.worker_pool import WorkerPool, independent
 
 COMMIT_EVERY_BYTES = 64 << 20
 POSITION, TIME, KEY, HEADERS, SUBJECT, NULL = 1, 2, 4, 8, 16, 32
 OFFSETS_TOPIC = "__consumer_offsets"
-CARRIES = ("header", "key", "no")
 
 
 @dataclass(slots=True)
@@ -138,96 +138,110 @@ def convert(
     source: str,
     target: str,
     to: str,
+    spec: ConversionSpec | None = None,
     *,
-    rules: Sequence[str] = (),
-    subject: str | None = None,
-    carry: str = "header",
-    log: str | None = None,
-    order: str = "time",
-    options: Mapping[str, str] | None = None,
-    key: str | None = None,
-    dry_run: bool = False,
-    restart: bool = False,
-    unread_ok: bool = False,
-    threads: int = 1,
     disk: Disk | None = None,
     progress: Progress | None = None,
     clock: Callable[[], int] = time.time_ns,
     approve: Callable[[ConvertReport], None] = lambda _plan: None,
 ) -> ConvertReport:
-    """Convert every log (or `log`) of the directory `source` into the directory `target` of layout `to`.
+    """Convert every log of the directory `source` (or those that `spec` names) into the directory `target` of layout `to`.
 
     `approve` sees the plan, with the table of what is lost, before anything is written. The source is only read. Where it
     holds what is not read, nothing is written unless `unread_ok`.
     """
     started = time.monotonic()
-    if to not in LAYOUTS:
-        raise BadInput(f"--to {to!r}; known are: {', '.join(LAYOUTS)}")
-    if carry not in CARRIES:
-        raise BadInput(f"subjects in {carry!r}; known are: {', '.join(CARRIES)}")
-    if order not in ORDERS:
-        raise BadInput(f"--order {order!r}; known are: {', '.join(ORDERS)}")
-    given = layout_named(to).check_log_options(options or {})
+    spec = spec or ConversionSpec()
+    spec.check(to)
+    given = layout_named(to).check_log_options(spec.options)
     only_read(target, "a conversion's target")
     path = absolute(check_path(source))
-    layout = detect(path, disk)
-    from_side, to_side = sides(layout, to)
-    reader = layout_named(layout)
-    ways = names.make_mapping(layout, to, rules, subject)
+    reader = layout_named(detect(path, disk))
 
     def open_source() -> Volume:
-        return reader.open(path, OpenRequest(disk=disk, key=key, options=reader.source_options()))
+        return reader.open(path, OpenRequest(disk=disk, key=spec.key, options=reader.source_options()))
 
     with open_source() as volume:
-        items = plan_logs(volume, ways, from_side, to_side, log, order)
-        if to_side.claims_subjects:
-            check_streams(volume, items, _How(from_side, to_side, carry, order, clock()).cast)
-        shape = Shape.of(items, order, work_queue=is_work_queue(given))
-        rows = [*losses(from_side, to_side, carry, shape), *_left_out(volume, items, log)]
-        report = ConvertReport(path, layout, absolute(target), to, rows, items, dry_run=dry_run)
-        report.unread = reader.unread_at(path, disk) if log is None else []
-        report.stopped = not unread_ok and any(place.may_hold_messages for place in report.unread)
+        how = _How(*sides(reader.name, to), spec.carry, spec.order, clock())
+        items = _planned(volume, how, spec)
+        shape = Shape.of(items, spec.order, work_queue=is_work_queue(given))
+        rows = [*losses(how.from_, how.to, spec.carry, shape), *_left_out(volume, items, spec.log)]
+        report = ConvertReport(path, reader.name, absolute(target), to, rows, items, dry_run=spec.dry_run)
+        report.unread = reader.unread_at(path, disk) if spec.log is None else []
+        report.stopped = not spec.unread_ok and any(place.may_hold_messages for place in report.unread)
         approve(report)
-        if dry_run or report.stopped:
-            report.seconds = time.monotonic() - started
-            return report
-        spec = ConversionSpec(
-            source=path,
-            to=to,
-            logs=tuple((item.source, item.target, *item.subjects) for item in items),
-            subject=subject,
-            carry=carry,
-            order=order,
-            options=dict(options or {}),
-            began_ns=clock(),
-            fresh=True,
-        )
-        into = open_target(target, spec, disk, restart=restart, clock=clock)
-        report.resumed = into.resumed
-        how = _How(from_side, to_side, carry, order, into.spec.began_ns)
-        steps = _Steps(progress, 3 * sum(item.messages for item in items))
-        groups = independent(items, lambda item: (item.source, item.target))
-        workers = WorkerPool(min(threads, len(groups)))
-        sources = (lambda: nullcontext(volume)) if workers.threads <= 1 else open_source
-        try:
-            workers.run(
-                lambda opened, group: _copy_all(opened[0], into, how, group, steps, workers.lock),
-                groups,
-                sources,
+        if not spec.dry_run and not report.stopped:
+            into = open_target(
+                target, _note_of(report, spec, clock()), disk, restart=spec.restart, clock=clock
             )
-            for step in into.later:
-                step()
-        finally:
-            into.close()
-        workers.run(
-            lambda opened, group: _compare(opened[0], opened[1], into, how, group, steps),
-            groups,
-            sources,
-            into.reopen,
-        )
-    into.take_name()
-    report.verified, report.seconds = True, time.monotonic() - started
+            report.resumed = into.resumed
+            how = replace(how, began_ns=into.note.began_ns)
+            _write(
+                items,
+                into,
+                how,
+                _Steps(progress, 3 * report.messages),
+                spec.threads or 1,
+                (volume, open_source),
+            )
+            report.verified = True
+    report.seconds = time.monotonic() - started
     return report
+
+
+def _planned(volume: Volume, how: _How, spec: ConversionSpec) -> list[ConvertedLog]:
+    """Which log goes where; BadInput where two streams would take the same subject."""
+    ways = names.make_mapping(how.from_.layout, how.to.layout, spec.rules, spec.subject)
+    items = plan_logs(volume, ways, how.from_, how.to, spec.log, spec.order)
+    if how.to.claims_subjects:
+        check_streams(volume, items, how.cast)
+    return items
+
+
+def _note_of(report: ConvertReport, spec: ConversionSpec, began_ns: int) -> ConversionNote:
+    """What lies beside the target while it is built."""
+    return ConversionNote(
+        source=report.source,
+        to=report.target_layout,
+        logs=tuple((item.source, item.target, *item.subjects) for item in report.logs),
+        subject=spec.subject,
+        carry=spec.carry,
+        order=spec.order,
+        options=dict(spec.options),
+        began_ns=began_ns,
+        fresh=True,
+    )
+
+
+def _write(
+    items: Sequence[ConvertedLog],
+    into: ConversionTarget,
+    how: _How,
+    steps: _Steps,
+    threads: int,
+    source: tuple[Volume, Callable[[], Volume]],
+) -> None:
+    """Copy all logs, read both sides again and compare them; then the target takes its name. With one thread the source
+    that is open is read, with several each opens it for itself."""
+    opened_already, open_source = source
+    groups = independent(items, lambda item: (item.source, item.target))
+    workers = WorkerPool(min(threads, len(groups)))
+    sources = (lambda: nullcontext(opened_already)) if workers.threads <= 1 else open_source
+    try:
+        workers.run(
+            lambda opened, group: _copy_all(opened[0], into, how, group, steps, workers.lock), groups, sources
+        )
+        for step in into.later:
+            step()
+    finally:
+        into.close()
+    workers.run(
+        lambda opened, group: _compare(opened[0], opened[1], into, how, group, steps),
+        groups,
+        sources,
+        into.reopen,
+    )
+    into.take_name()
 
 
 class _Steps:

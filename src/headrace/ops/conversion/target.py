@@ -29,7 +29,7 @@ from headrace.layouts.salvage import SUFFIX, take_name
 NOTE = ".convert"
 
 
-class ConversionSpec(msgspec.Struct, frozen=True, kw_only=True):
+class ConversionNote(msgspec.Struct, frozen=True, kw_only=True):
     """What a conversion was asked for; only the same question goes on with an interrupted one."""
 
     v: int = 1
@@ -43,7 +43,7 @@ class ConversionSpec(msgspec.Struct, frozen=True, kw_only=True):
     began_ns: int
     fresh: bool
 
-    def same(self, other: ConversionSpec) -> bool:
+    def same(self, other: ConversionNote) -> bool:
         """Whether both ask for the same."""
         return msgspec.structs.replace(other, began_ns=self.began_ns, fresh=self.fresh) == self
 
@@ -54,7 +54,7 @@ class ConversionTarget:
 
     path: str
     building: str
-    spec: ConversionSpec
+    note: ConversionNote
     resumed: bool
     disk: Disk
     copies: Copies
@@ -70,7 +70,7 @@ class ConversionTarget:
     @property
     def is_work_queue(self) -> bool:
         """Whether its logs give every message once: readers are not carried there."""
-        return is_work_queue(layout_named(self.spec.to).check_log_options(self.spec.options))
+        return is_work_queue(layout_named(self.note.to).check_log_options(self.note.options))
 
     def log(self, name: str, like: Log) -> Log:
         """The log that takes messages. Refused when it holds some that are not of this conversion."""
@@ -91,7 +91,7 @@ class ConversionTarget:
 
     def reopen(self) -> Volume:
         """For the comparison, read-only."""
-        layout = layout_named(self.spec.to)
+        layout = layout_named(self.note.to)
         return layout.open(self.building, OpenRequest(disk=self.disk, options=layout.copy_options()))
 
     def take_name(self) -> None:
@@ -118,7 +118,7 @@ def open_copies(
 ) -> Copies:
     """A directory for writing, without limits that would refuse or drop what is copied."""
     where = layout_named(layout)
-    spec = OpenRequest(
+    request = OpenRequest(
         mode="rw",
         create=create,
         options=where.options_for_copies(options or {}),
@@ -126,12 +126,12 @@ def open_copies(
         clock=clock,
         maintenance=where.copies_age,
     )
-    return where.copies(where.open(path, spec), options)
+    return where.copies(where.open(path, request), options)
 
 
 def open_target(
     path: str,
-    spec: ConversionSpec,
+    note: ConversionNote,
     disk: Disk | None,
     *,
     restart: bool,
@@ -140,9 +140,9 @@ def open_target(
     """A new directory, an existing one, or the one of an interrupted conversion."""
     on = disk or Disk.real()
     target = absolute(path)
-    _check_place(on, target, spec.source)
-    note = f"{target}{NOTE}"
-    before = _read_note(on, note)
+    _check_place(on, target, note.source)
+    file = f"{target}{NOTE}"
+    before = _read_note(on, file)
     building = f"{target}{SUFFIX}"
     if restart and before is not None:
         if before.fresh and on.entry(building) is not None:
@@ -152,23 +152,23 @@ def open_target(
                 f"{path}: an interrupted conversion wrote into it; --restart cannot tell what was there before. "
                 "Put back its backup, remove the note beside it and start again"
             )
-        on.remove_file(note)
+        on.remove_file(file)
         before = None
     if before is not None:
-        if not before.same(spec):
+        if not before.same(note):
             raise AlreadyExists(
-                f"{note}: another conversion to {path} was interrupted; repeat its command, or give --restart"
+                f"{file}: another conversion to {path} was interrupted; repeat its command, or give --restart"
             )
-        spec = before
+        note = before
     else:
-        spec = msgspec.structs.replace(spec, fresh=_is_fresh(on, target, building, spec.to))
-        on.replace_file(note, msgspec.json.encode(spec))
-    where = building if spec.fresh else target
+        note = msgspec.structs.replace(note, fresh=_is_fresh(on, target, building, note.to))
+        on.replace_file(file, msgspec.json.encode(note))
+    where = building if note.fresh else target
     there = on.entry(where) is not None
     copies = open_copies(
-        spec.to, where, options=spec.options, create=spec.fresh and not there, disk=disk, clock=clock
+        note.to, where, options=note.options, create=note.fresh and not there, disk=disk, clock=clock
     )
-    return ConversionTarget(target, where, spec, before is not None, on, copies)
+    return ConversionTarget(target, where, note, before is not None, on, copies)
 
 
 def _check_place(disk: Disk, target: str, source: str) -> None:
@@ -197,10 +197,10 @@ def _is_fresh(disk: Disk, target: str, building: str, to: str) -> bool:
     return False
 
 
-def _read_note(disk: Disk, note: str) -> ConversionSpec | None:
-    if disk.entry(note) is None:
+def _read_note(disk: Disk, file: str) -> ConversionNote | None:
+    if disk.entry(file) is None:
         return None
     try:
-        return msgspec.json.decode(disk.read(note, 1 << 24), type=ConversionSpec)
+        return msgspec.json.decode(disk.read(file, 1 << 24), type=ConversionNote)
     except msgspec.DecodeError as problem:
-        raise AlreadyExists(f"{note}: not readable ({problem}); remove it, and what was begun") from None
+        raise AlreadyExists(f"{file}: not readable ({problem}); remove it, and what was begun") from None

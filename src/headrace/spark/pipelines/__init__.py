@@ -24,7 +24,7 @@ from headrace.ops import archive as archiving
 from headrace.ops import parallel
 from headrace.ops import replay as replaying
 from headrace.ops.archive import ArchiveOptions, ArchiveResult
-from headrace.ops.conversion import ConvertReport
+from headrace.ops.conversion import ConversionSpec, ConvertReport
 from headrace.ops.replay import DirectoryTarget, ReplayResult, ReplayTarget, ReplayTask
 from headrace.spark.pipelines.engine import SparkEngine, new_session
 
@@ -115,11 +115,11 @@ def convert(
     source: str,
     target: str,
     to: str,
+    spec: ConversionSpec | None = None,
     *,
     session: SparkSession | None = None,
     master: str | None = None,
-    **options: Any,
 ) -> ConvertReport:
-    """One broker's directory into another's; `options` are those of `headrace.ops.conversion.convert`."""
+    """One broker's directory into another's, as `headrace.convert`, in one task."""
     with engine(session, master) as made:
-        return parallel.convert(source, target, to, engine=made, **options)
+        return parallel.convert(source, target, to, spec, engine=made)
