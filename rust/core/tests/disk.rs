@@ -31,6 +31,7 @@ impl Drop for Scratch {
     }
 }
 
+#[allow(clippy::cognitive_complexity)] // one list of what holds
 fn contract(disk: &dyn Disk, base: &str) {
     let at = |below: &str| format!("{base}/{below}");
     assert_eq!(disk.create_dir_all(&at("s/msgs")).unwrap(), [at("s"), at("s/msgs")]);

@@ -8,7 +8,7 @@
 //! The id is the message's key (a text of the caller), or a prefix and its position. Of two headers with one name a server
 //! takes the first: an own header that one of these replaces is left out.
 
-use crate::batch::{Batch, HeaderCodec};
+use crate::batch::{Batch, Entry, HeaderCodec};
 
 pub struct Rules<'a> {
     /// Answers come to `inbox.<number>`.
@@ -42,11 +42,63 @@ const MESSAGE_ID: &[u8] = b"Nats-Msg-Id";
 const PRODUCER: &[u8] = b"Headrace-Producer";
 const PRODUCER_SEQ: &[u8] = b"Headrace-Producer-Seq";
 
+/// The message's own headers, but for those that the rules replace, and the ones that they add.
+#[inline]
+fn write_headers(
+    batch: &Batch,
+    at: usize,
+    entry: &Entry,
+    rules: &Rules<'_>,
+    header: &mut Vec<u8>,
+) -> Result<(), PublishError> {
+    let mut digits = itoa::Buffer::new();
+    header.clear();
+    if entry.headers.size() > 0 {
+        let ours = batch.codec() == HeaderCodec::Nats;
+        let raw = batch.bytes(entry.headers);
+        let inner = raw.strip_suffix(b"\r\n").filter(|inner| ours && inner.starts_with(VERSION));
+        let inner = inner.ok_or(PublishError::Headers(at))?;
+        let has_id = !entry.key.is_null() || rules.id_prefix.is_some();
+        copy_headers(inner, header, |name| rules.replaces(name, has_id));
+    } else {
+        header.extend_from_slice(VERSION);
+    }
+    if let Some(stream) = rules.stream {
+        for part in [EXPECTED_STREAM, b": ", stream, b"\r\n"] {
+            header.extend_from_slice(part);
+        }
+    }
+    let id: Option<(&[u8], bool)> = match (entry.key.is_null(), rules.id_prefix) {
+        (false, _) => Some((batch.bytes(entry.key), false)),
+        (true, Some(prefix)) => Some((prefix, true)),
+        (true, None) => None,
+    };
+    if let Some((id, numbered)) = id {
+        if id.is_empty() || id.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
+            return Err(PublishError::Id(at));
+        }
+        for part in [MESSAGE_ID, b": ", id] {
+            header.extend_from_slice(part);
+        }
+        if numbered {
+            header.extend_from_slice(digits.format(entry.position).as_bytes());
+        }
+        header.extend_from_slice(b"\r\n");
+    }
+    if let Some(producer) = rules.producer {
+        for part in [PRODUCER, b": ", producer, b"\r\n", PRODUCER_SEQ, b": "] {
+            header.extend_from_slice(part);
+        }
+        header.extend_from_slice(digits.format(entry.position).as_bytes());
+        header.extend_from_slice(b"\r\n");
+    }
+    Ok(())
+}
+
 pub fn encode(batch: &Batch, rules: &Rules<'_>, first: u64, out: &mut Vec<u8>) -> Result<(), PublishError> {
     let mut header = Vec::new();
     let mut digits = itoa::Buffer::new();
     let mut checked: &[u8] = b"";
-    let ours = batch.codec() == HeaderCodec::Nats;
     out.reserve(batch.payload_bytes() as usize + batch.len() * 160);
     for (at, entry) in batch.entries().iter().enumerate() {
         let subject = batch.bytes(entry.subject);
@@ -56,45 +108,7 @@ pub fn encode(batch: &Batch, rules: &Rules<'_>, first: u64, out: &mut Vec<u8>) -
             }
             checked = subject;
         }
-        header.clear();
-        if entry.headers.size() > 0 {
-            let raw = batch.bytes(entry.headers);
-            let inner = raw.strip_suffix(b"\r\n").filter(|inner| ours && inner.starts_with(VERSION));
-            let inner = inner.ok_or(PublishError::Headers(at))?;
-            let has_id = !entry.key.is_null() || rules.id_prefix.is_some();
-            copy_headers(inner, &mut header, |name| rules.replaces(name, has_id));
-        } else {
-            header.extend_from_slice(VERSION);
-        }
-        if let Some(stream) = rules.stream {
-            for part in [EXPECTED_STREAM, b": ", stream, b"\r\n"] {
-                header.extend_from_slice(part);
-            }
-        }
-        let id: Option<(&[u8], bool)> = match (entry.key.is_null(), rules.id_prefix) {
-            (false, _) => Some((batch.bytes(entry.key), false)),
-            (true, Some(prefix)) => Some((prefix, true)),
-            (true, None) => None,
-        };
-        if let Some((id, numbered)) = id {
-            if id.is_empty() || id.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
-                return Err(PublishError::Id(at));
-            }
-            for part in [MESSAGE_ID, b": ", id] {
-                header.extend_from_slice(part);
-            }
-            if numbered {
-                header.extend_from_slice(digits.format(entry.position).as_bytes());
-            }
-            header.extend_from_slice(b"\r\n");
-        }
-        if let Some(producer) = rules.producer {
-            for part in [PRODUCER, b": ", producer, b"\r\n", PRODUCER_SEQ, b": "] {
-                header.extend_from_slice(part);
-            }
-            header.extend_from_slice(digits.format(entry.position).as_bytes());
-            header.extend_from_slice(b"\r\n");
-        }
+        write_headers(batch, at, entry, rules, &mut header)?;
         let plain = header.len() == VERSION.len();
         if plain {
             header.clear();

@@ -46,6 +46,16 @@ pub struct Reader<'a> {
     at: usize,
 }
 
+/// Where a body lies.
+struct Fragments {
+    /// If there is only one.
+    alone: Option<Range<usize>>,
+    /// Of all of them.
+    len: u64,
+    count: usize,
+    first: usize,
+}
+
 impl<'a> Reader<'a> {
     pub fn new(data: &'a [u8], at: usize) -> Self {
         Reader { data, at }
@@ -141,6 +151,35 @@ impl<'a> Reader<'a> {
             LIST => self.u32().filter(|count| *count <= self.data.len() - self.at),
             _ => None,
         }
+    }
+
+    /// A list of routing keys: the first, and how many more there are from where.
+    fn routing_keys(&mut self) -> Option<(Range<usize>, (usize, usize))> {
+        let count = self.list()?;
+        let mut key = self.at..self.at;
+        let mut second = self.at;
+        for number in 0..count {
+            let span = self.binary()?;
+            if number == 0 {
+                (key, second) = (span, self.at);
+            }
+        }
+        self.end_list(count)?;
+        Some((key, (count.saturating_sub(1), second)))
+    }
+
+    /// The fragments of a body, last first.
+    fn fragments(&mut self) -> Option<Fragments> {
+        let count = self.list()?;
+        let first = self.at;
+        let (mut body, mut len) = (None, 0);
+        for _ in 0..count {
+            let span = self.binary()?;
+            len += span.len() as u64;
+            body = Some(span);
+        }
+        self.end_list(count)?;
+        Some(Fragments { alone: body.filter(|_| count == 1), len, count, first })
     }
 
     pub fn end_list(&mut self, count: usize) -> Option<()> {
@@ -299,16 +338,7 @@ impl Message {
         reader.binary()?;
         reader.expect_atom(b"exchange")?;
         let exchange = reader.binary()?;
-        let keys = reader.list()?;
-        let mut key = reader.at..reader.at;
-        let mut second = reader.at;
-        for number in 0..keys {
-            let span = reader.binary()?;
-            if number == 0 {
-                (key, second) = (span, reader.at);
-            }
-        }
-        reader.end_list(keys)?;
+        let (key, more_keys) = reader.routing_keys()?;
         reader.expect_tuple(6)?;
         reader.expect_atom(b"content")?;
         (reader.integer()? == CLASS_BASIC).then_some(())?;
@@ -322,31 +352,19 @@ impl Message {
             Properties::Block(reader.binary()?)
         };
         reader.atom()?;
-        let count = reader.list()?;
-        let first_fragment = reader.at;
-        let (mut body, mut body_len) = (None, 0u64);
-        for _ in 0..count {
-            let span = reader.binary()?;
-            body_len += span.len() as u64;
-            body = Some(span);
-        }
-        reader.end_list(count)?;
+        let fragments = reader.fragments()?;
         let id = reader.binary()?;
         let id = reader.bytes(&id).try_into().ok()?;
         reader.atom()?;
-        let body = match count {
-            0 => Some(reader.at..reader.at),
-            1 => body,
-            _ => None,
-        };
+        let body = if fragments.count == 0 { Some(reader.at..reader.at) } else { fragments.alone };
         Some(Message {
             exchange,
             key,
-            more_keys: (keys.saturating_sub(1), second),
+            more_keys,
             properties,
             body,
-            fragments: (count, first_fragment),
-            body_len,
+            fragments: (fragments.count, fragments.first),
+            body_len: fragments.len,
             id,
             end: reader.at,
         })

@@ -217,6 +217,57 @@ impl QueueIndex {
         findings
     }
 
+    /// A publish of the journal; what is wrong with it, if it is not used.
+    fn journalled(&mut self, publish: &Publish) -> Option<Finding> {
+        self.dirty += 1;
+        let sequence = publish.number;
+        let bad = |text| Some(Finding::new("bad-record", publish.offset, 0, text).about(sequence));
+        let fresh = !self.segments.contains_key(&(sequence / self.count));
+        if fresh && self.segments.len() as u64 * self.count > ENTRIES_MAX {
+            return bad("a publish far from all others; the map would grow too large");
+        }
+        let (rel, segment) = self.entry(sequence);
+        if segment.states[rel] & (P | TWICE) != 0 {
+            return bad("a second publish with the same sequence; the first is used");
+        }
+        if published(segment.states[rel]) {
+            self.flushed_before(publish);
+            return None;
+        }
+        segment.put(rel, publish.offset as u32);
+        segment.states[rel] |= if publish.persistent { 0 } else { TRANSIENT };
+        segment.sizes[rel] = publish.size;
+        segment.unacked += 1;
+        if publish.message.is_none() {
+            segment.states[rel] |= STORED;
+            self.stored.insert(sequence, publish.id);
+        }
+        self.messages += 1;
+        self.bytes += u64::from(publish.size);
+        self.next = self.next.max(sequence + 1);
+        None
+    }
+
+    /// A publish that a segment has already: it was flushed before the journal was cleared. The journal's own counts.
+    fn flushed_before(&mut self, publish: &Publish) {
+        let (rel, segment) = self.entry(publish.number);
+        segment.place(rel, publish.offset as u32);
+        segment.states[rel] = (segment.states[rel] & !STORED) | TWICE;
+        segment.states[rel] |= if publish.message.is_none() { STORED } else { 0 };
+        segment.sizes[rel] = publish.size;
+        if !unacked(segment.states[rel]) {
+            return;
+        }
+        if segment.states[rel] & LOST != 0 {
+            segment.states[rel] &= !LOST;
+            (self.lost, self.messages) = (self.lost - 1, self.messages + 1);
+        }
+        match publish.message {
+            None => self.stored.insert(publish.number, publish.id),
+            Some(_) => self.stored.remove(&publish.number),
+        };
+    }
+
     /// Takes in the journal, after all segments.
     pub fn load_journal(&mut self, data: Vec<u8>) -> Vec<Finding> {
         let mut actions = Vec::new();
@@ -226,49 +277,7 @@ impl QueueIndex {
         for action in actions {
             match action {
                 Action::Publish(publish) if publish.number < u64::MAX >> 2 => {
-                    self.dirty += 1;
-                    let sequence = publish.number;
-                    let fresh = !self.segments.contains_key(&(sequence / self.count));
-                    if fresh && self.segments.len() as u64 * self.count > ENTRIES_MAX {
-                        let text = "a publish far from all others; the map would grow too large";
-                        findings.push(Finding::new("bad-record", publish.offset, 0, text).about(sequence));
-                        continue;
-                    }
-                    let (rel, segment) = self.entry(sequence);
-                    if segment.states[rel] & (P | TWICE) != 0 {
-                        let text = "a second publish with the same sequence; the first is used";
-                        findings.push(Finding::new("bad-record", publish.offset, 0, text).about(sequence));
-                        continue;
-                    }
-                    if published(segment.states[rel]) {
-                        // Flushed before the journal was cleared.
-                        segment.place(rel, publish.offset as u32);
-                        segment.states[rel] = (segment.states[rel] & !STORED) | TWICE;
-                        segment.states[rel] |= if publish.message.is_none() { STORED } else { 0 };
-                        segment.sizes[rel] = publish.size;
-                        if unacked(segment.states[rel]) {
-                            if segment.states[rel] & LOST != 0 {
-                                segment.states[rel] &= !LOST;
-                                (self.lost, self.messages) = (self.lost - 1, self.messages + 1);
-                            }
-                            match publish.message {
-                                None => self.stored.insert(sequence, publish.id),
-                                Some(_) => self.stored.remove(&sequence),
-                            };
-                        }
-                        continue;
-                    }
-                    segment.put(rel, publish.offset as u32);
-                    segment.states[rel] |= if publish.persistent { 0 } else { TRANSIENT };
-                    segment.sizes[rel] = publish.size;
-                    segment.unacked += 1;
-                    if publish.message.is_none() {
-                        segment.states[rel] |= STORED;
-                        self.stored.insert(sequence, publish.id);
-                    }
-                    self.messages += 1;
-                    self.bytes += u64::from(publish.size);
-                    self.next = self.next.max(sequence + 1);
+                    findings.extend(self.journalled(&publish));
                 }
                 Action::Publish(_) => {}
                 Action::Lost(sequence) => {

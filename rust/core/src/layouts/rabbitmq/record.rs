@@ -369,100 +369,160 @@ fn own_number(data: &[u8], publish: &Publish, last: Option<u64>, count: u64) -> 
 }
 
 /// Every action in a segment file of `count` entries.
-pub fn walk_segment(data: &[u8], count: u64, mut visit: impl FnMut(Action)) -> Vec<Finding> {
-    let form = Form::Segment;
-    let mut seen = vec![0u8; count as usize]; // 1 published, 2 delivered, 3 acked
-    let (mut at, mut findings) = (0, Vec::new());
-    let mut credit = Credit::new(data.len() as u64);
-    let (mut newest, mut paired, mut unpaired) = (None::<u64>, 0u32, 0u32);
-    let mut last = None::<u64>;
+pub fn walk_segment(data: &[u8], count: u64, visit: impl FnMut(Action)) -> Vec<Finding> {
+    let mut walk = SegmentWalk {
+        data,
+        count,
+        visit,
+        seen: vec![Entry::Absent; count as usize],
+        credit: Credit::new(data.len() as u64),
+        findings: Vec::new(),
+        paired: 0,
+        unpaired: 0,
+        last: None,
+        newest: None,
+    };
+    let mut at = 0;
     while at < data.len() {
-        let head = form.head(data, at).unwrap_or(0);
-        let number = head & form.mask();
-        let before = newest.take();
-        let cut = touches_hole(data, at, 2) && before != Some(number);
-        if form.kind(head) == 1 && !cut {
-            let known = seen.get(number as usize).copied().unwrap_or(0);
-            // Since 3.10 a publish is followed by its own deliver: another rel there is a flipped bit, not an ack.
-            let own = before.filter(|own| *own != number && one_bit(*own, number) && paired > 0 && unpaired == 0);
-            if let Some(own) = own {
-                let text = "a rel-only record that differs in one bit from the publish before it";
-                findings.push(Finding::new("repaired", at, 2, text).about(own));
-                seen[own as usize] = 2;
-                visit(Action::Deliver(own));
-                at += 2;
-                continue;
-            }
-            if (1..3).contains(&known) {
-                match before {
-                    Some(own) if own == number => paired += 1,
-                    Some(_) => unpaired += 1,
-                    None => {}
-                }
-                seen[number as usize] = known + 1;
-                visit(if known == 1 { Action::Deliver(number) } else { Action::Ack(number) });
-                at += 2;
-                continue;
-            }
-            let disguised = is_disguised(form, data, at, 0xC000 | number);
-            if !disguised {
-                let text = format!("rel-only record for {number}, which is not there or acked already");
-                findings.push(Finding::new("bad-record", at, 2, text));
-                at = if is_sure(form, data, at + 2) || at + 2 == data.len() {
-                    at + 2
-                } else {
-                    resync(form, data, at + 2, &mut credit)
-                };
-                continue;
-            }
+        let head = SEGMENT.head(data, at).unwrap_or(0);
+        let before = walk.newest.take();
+        let cut = touches_hole(data, at, 2) && before != Some(head & SEGMENT.mask());
+        let short = (SEGMENT.kind(head) == 1 && !cut).then(|| walk.short(at, head & SEGMENT.mask(), before)).flatten();
+        at = short.unwrap_or_else(|| walk.publish(at, head, cut));
+    }
+    walk.findings
+}
+
+const SEGMENT: Form = Form::Segment;
+
+/// What the records of a segment have said of one entry so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Absent,
+    Published,
+    Delivered,
+    Acked,
+}
+
+struct SegmentWalk<'a, V> {
+    data: &'a [u8],
+    count: u64,
+    visit: V,
+    seen: Vec<Entry>,
+    credit: Credit,
+    findings: Vec<Finding>,
+    /// Delivers that lie directly behind their publish, and those that do not.
+    paired: u32,
+    unpaired: u32,
+    /// The publish before, and, directly behind it, the same.
+    last: Option<u64>,
+    newest: Option<u64>,
+}
+
+impl<V: FnMut(Action)> SegmentWalk<'_, V> {
+    /// A rel-only record: the first for an entry is a deliver, the second an ack. Returns where the next record begins; None
+    /// when it is a publish with a flipped type.
+    fn short(&mut self, at: usize, number: u64, before: Option<u64>) -> Option<usize> {
+        // Since 3.10 a publish is followed by its own deliver: another rel there is a flipped bit, not an ack.
+        let own = before.filter(|own| *own != number && one_bit(*own, number) && self.paired > 0 && self.unpaired == 0);
+        if let Some(own) = own {
+            let text = "a rel-only record that differs in one bit from the publish before it";
+            self.findings.push(Finding::new("repaired", at, 2, text).about(own));
+            self.seen[own as usize] = Entry::Delivered;
+            (self.visit)(Action::Deliver(own));
+            return Some(at + 2);
         }
-        let publish_head = if form.is_publish(head) { head } else { 0xC000 | number };
-        let plausible = head != 0 && number < count && (form.is_publish(head) || !cut);
-        match read_publish(form, data, at, publish_head) {
-            Ok((mut publish, repaired))
-                if plausible && (form.is_publish(head) || is_disguised(form, data, at, publish_head)) =>
-            {
-                let end = publish.end;
-                let mut repaired = repaired.or((!form.is_publish(head)).then_some("the type of the record"));
-                if let Some(own) = own_number(data, &publish, last, count) {
-                    repaired = Some("publish and deliver differ in one bit of the entry's number");
-                    publish.number = own;
-                }
-                let number = publish.number;
-                last = Some(number);
-                if let Some(what) = repaired {
-                    findings.push(Finding::new("repaired", at, end - at, what).about(number));
-                }
-                if seen[number as usize] == 0 {
-                    seen[number as usize] = 1;
-                    newest = Some(number);
-                    visit(Action::Publish(publish));
-                } else {
-                    let text = "a second publish for the same entry; the first is used";
-                    findings.push(Finding::new("bad-record", at, end - at, text).about(number));
-                }
-                at = end;
-            }
-            Err(Trouble::Bad { number, end })
-                if plausible && (form.delivered_at(data, end, number) || is_sure(form, data, end)) =>
-            {
-                let text = "the message cannot be read";
-                findings.push(Finding::new("bad-record", at, end - at, text).about(number));
-                if seen[number as usize] == 0 {
-                    seen[number as usize] = 1;
-                    visit(Action::Lost(number));
-                }
-                at = end;
-            }
-            _ => {
-                let known =
-                    |head: u64| seen.get((head & form.mask()) as usize).is_some_and(|seen| (1..3).contains(seen));
-                let skip = !touches_hole(data, at, 2) && shorts_follow(form, data, at + 2, known);
-                let next = if skip { at + 2 } else { resync(form, data, at + 1, &mut credit) };
-                findings.push(gap(data, at, next));
-                at = next;
-            }
+        let next = match self.seen.get(number as usize) {
+            Some(Entry::Published) => (Entry::Delivered, Action::Deliver(number)),
+            Some(Entry::Delivered) => (Entry::Acked, Action::Ack(number)),
+            _ => return (!is_disguised(SEGMENT, self.data, at, 0xC000 | number)).then(|| self.superfluous(at, number)),
+        };
+        match before {
+            Some(own) if own == number => self.paired += 1,
+            Some(_) => self.unpaired += 1,
+            None => {}
+        }
+        self.seen[number as usize] = next.0;
+        (self.visit)(next.1);
+        Some(at + 2)
+    }
+
+    /// A rel-only record that no entry waits for.
+    fn superfluous(&mut self, at: usize, number: u64) -> usize {
+        let text = format!("rel-only record for {number}, which is not there or acked already");
+        self.findings.push(Finding::new("bad-record", at, 2, text));
+        if is_sure(SEGMENT, self.data, at + 2) || at + 2 == self.data.len() {
+            at + 2
+        } else {
+            resync(SEGMENT, self.data, at + 2, &mut self.credit)
         }
     }
-    findings
+
+    /// A publish, perhaps with a flipped type, or bytes that are none. Returns where the next record begins.
+    fn publish(&mut self, at: usize, head: u64, cut: bool) -> usize {
+        let (data, number) = (self.data, head & SEGMENT.mask());
+        let typed = SEGMENT.is_publish(head);
+        let publish_head = if typed { head } else { 0xC000 | number };
+        let plausible = head != 0 && number < self.count && (typed || !cut);
+        match read_publish(SEGMENT, data, at, publish_head) {
+            Ok((publish, repaired)) if plausible && (typed || is_disguised(SEGMENT, data, at, publish_head)) => {
+                self.sound_publish(at, publish, repaired.or((!typed).then_some("the type of the record")))
+            }
+            Err(Trouble::Bad { number, end })
+                if plausible && (SEGMENT.delivered_at(data, end, number) || is_sure(SEGMENT, data, end)) =>
+            {
+                let text = "the message cannot be read";
+                self.findings.push(Finding::new("bad-record", at, end - at, text).about(number));
+                if self.begin(number) {
+                    (self.visit)(Action::Lost(number));
+                }
+                end
+            }
+            _ => self.no_record(at),
+        }
+    }
+
+    fn sound_publish(&mut self, at: usize, mut publish: Publish, mut repaired: Option<&'static str>) -> usize {
+        let end = publish.end;
+        if let Some(own) = own_number(self.data, &publish, self.last, self.count) {
+            repaired = Some("publish and deliver differ in one bit of the entry's number");
+            publish.number = own;
+        }
+        let number = publish.number;
+        self.last = Some(number);
+        if let Some(what) = repaired {
+            self.findings.push(Finding::new("repaired", at, end - at, what).about(number));
+        }
+        if self.begin(number) {
+            self.newest = Some(number);
+            (self.visit)(Action::Publish(publish));
+        } else {
+            let text = "a second publish for the same entry; the first is used";
+            self.findings.push(Finding::new("bad-record", at, end - at, text).about(number));
+        }
+        end
+    }
+
+    /// The entry is there from now on; false if it was before.
+    fn begin(&mut self, number: u64) -> bool {
+        let entry = &mut self.seen[number as usize];
+        let is_new = *entry == Entry::Absent;
+        if is_new {
+            *entry = Entry::Published;
+        }
+        is_new
+    }
+
+    /// Over bytes that are no record: one short one if others follow it, else to the next that is sure.
+    fn no_record(&mut self, at: usize) -> usize {
+        let seen = &self.seen;
+        let awaited = |head: u64| {
+            let entry = seen.get((head & SEGMENT.mask()) as usize);
+            entry.is_some_and(|entry| matches!(entry, Entry::Published | Entry::Delivered))
+        };
+        let skip = !touches_hole(self.data, at, 2) && shorts_follow(SEGMENT, self.data, at + 2, awaited);
+        let next = if skip { at + 2 } else { resync(SEGMENT, self.data, at + 1, &mut self.credit) };
+        self.findings.push(gap(self.data, at, next));
+        next
+    }
 }
