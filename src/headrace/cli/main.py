@@ -88,16 +88,24 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(arguments, "DiskFault", f"{place}{error.strerror or error}")
     except Exception as error:
         usage = getattr(error, "format_message", None)  # how typer says that the command line is wrong
-        if usage is not None and type(error).__name__ == NO_COMMAND:
-            print(usage(), file=sys.stderr)
-            return EXIT_COULD_NOT
-        if usage is not None:
-            command = getattr(getattr(error, "ctx", None), "command_path", "headrace")
-            return _fail(arguments, "BadInput", f"{usage()} (see {command} --help)")
-        if os.environ.get("HEADRACE_DEBUG"):
-            traceback.print_exc()
-        text = f"a fault in headrace itself: {type(error).__name__}: {error}; HEADRACE_DEBUG=1 shows where"
-        return _fail(arguments, type(error).__name__, text)
+        return _fail_own(arguments, error) if usage is None else _fail_usage(arguments, error, usage())
+
+
+def _fail_usage(arguments: Sequence[str], error: Exception, usage: str) -> int:
+    """The command line is wrong; without a command there is only the help."""
+    if type(error).__name__ == NO_COMMAND:
+        print(usage, file=sys.stderr)
+        return EXIT_COULD_NOT
+    command = getattr(getattr(error, "ctx", None), "command_path", "headrace")
+    return _fail(arguments, "BadInput", f"{usage} (see {command} --help)")
+
+
+def _fail_own(arguments: Sequence[str], error: Exception) -> int:
+    """A fault of this program."""
+    if os.environ.get("HEADRACE_DEBUG"):
+        traceback.print_exc()
+    text = f"a fault in headrace itself: {type(error).__name__}: {error}; HEADRACE_DEBUG=1 shows where"
+    return _fail(arguments, type(error).__name__, text)
 
 
 def _fail(arguments: Sequence[str], kind: str, message: str, notes: Sequence[str] = ()) -> int:

@@ -30,6 +30,7 @@ from headrace.layouts.nats_streaming.names import (
     slice_numbers,
 )
 from headrace.layouts.nats_streaming.options import StreamingOptions
+from headrace.layouts.nats_streaming.protos import ServerInfo
 from headrace.layouts.nats_streaming.seal import SEALED_OVERHEAD
 from headrace.layouts.nats_streaming.slices import ENTRY_BYTES, findings_to_damage, index_bytes_max
 from headrace.layouts.nats_streaming.volume import StreamingVolume
@@ -82,20 +83,8 @@ def look(
 
 
 def _root(ask: Inspection, volume: StreamingVolume, view: VolumeView) -> None:
-    info = volume.info
-    if info is not None:
-        view.details["cluster id"] = info.cluster_id
-        if info.node_id:
-            view.details["cluster node"] = info.node_id
-            view.own_notes.append(
-                f"node {info.node_id} of a cluster: clients and subscriptions are in its Raft log, not in these files"
-            )
-            for name, is_dir, _ in ask.disk.list(ask.path):
-                for log in raft_logs(ask.disk, f"{ask.path}/{name}") if is_dir else []:
-                    view.details["raft log"] = log
-        view.details["publish subject"] = info.publish
-        if volume.options.file_crc_poly != StreamingOptions().file_crc_poly:
-            view.details["CRC polynomial"] = str(volume.options.file_crc_poly)
+    if volume.info is not None:
+        _server_info(ask, volume, volume.info, view)
     elif not is_there(ask.disk, f"{ask.path}/{SERVER}"):
         view.own_notes.append(f"{SERVER} is missing: opening for writing makes it anew, channels are kept")
     view.details["clients"] = ", ".join(client.id for client in volume.clients.all()) or "none"
@@ -119,6 +108,22 @@ def _root(ask: Inspection, volume: StreamingVolume, view: VolumeView) -> None:
     ]
     if leftovers:
         view.own_notes.append(f"left by an interrupted compaction, not needed: {', '.join(leftovers)}")
+
+
+def _server_info(ask: Inspection, volume: StreamingVolume, info: ServerInfo, view: VolumeView) -> None:
+    """What server.dat says, and the Raft log of a node."""
+    view.details["cluster id"] = info.cluster_id
+    if info.node_id:
+        view.details["cluster node"] = info.node_id
+        view.own_notes.append(
+            f"node {info.node_id} of a cluster: clients and subscriptions are in its Raft log, not in these files"
+        )
+        for name, is_dir, _ in ask.disk.list(ask.path):
+            for log in raft_logs(ask.disk, f"{ask.path}/{name}") if is_dir else []:
+                view.details["raft log"] = log
+    view.details["publish subject"] = info.publish
+    if volume.options.file_crc_poly != StreamingOptions().file_crc_poly:
+        view.details["CRC polynomial"] = str(volume.options.file_crc_poly)
 
 
 def _quick(ask: Inspection, name: str) -> LogView:

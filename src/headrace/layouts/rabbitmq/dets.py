@@ -7,6 +7,7 @@ more witness of the highest sequence that was given out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,31 +68,60 @@ class _Reader:
         if depth > _DEPTH_MAX:
             raise ValueError("too deep")
         tag = self._number(1)
-        if tag == 97:
-            return self._number(1)
-        if tag == 98:
-            return int.from_bytes(self._take(4), signed=True)
-        if tag == 110:
-            count, sign = self._number(1), self._number(1)
-            magnitude = int.from_bytes(self._take(count), "little")
-            return -magnitude if sign else magnitude
-        if tag in (100, 118):
-            return self._take(self._number(2)).decode("latin-1")
-        if tag in (115, 119):
-            return self._take(self._number(1)).decode("latin-1")
-        if tag == 107:
-            return list(self._take(self._number(2)))
-        if tag == 109:
-            return self._take(self._number(4))
-        if tag == 104:
+        if tag in _FLAT:
+            return _FLAT[tag](self)
+        if tag == _SMALL_TUPLE:
             return tuple(self.value(depth + 1) for _ in range(self._number(1)))
-        if tag == 106:
-            return []
-        if tag == 108:
-            count = self._number(4)
-            if count > min(_ELEMENTS_MAX, len(self.data) - self.at):
-                raise ValueError("more elements than bytes")
-            elements = [self.value(depth + 1) for _ in range(count)]
-            self.value(depth + 1)
-            return elements
+        if tag == _LIST:
+            return self._list(depth + 1)
         raise ValueError(f"tag {tag}")
+
+    def _list(self, depth: int) -> list[Any]:
+        count = self._number(4)
+        if count > min(_ELEMENTS_MAX, len(self.data) - self.at):
+            raise ValueError("more elements than bytes")
+        elements = [self.value(depth) for _ in range(count)]
+        self.value(depth)  # the tail, which is empty
+        return elements
+
+    def small_integer(self) -> int:
+        return self._number(1)
+
+    def integer(self) -> int:
+        return int.from_bytes(self._take(4), signed=True)
+
+    def small_big(self) -> int:
+        count, sign = self._number(1), self._number(1)
+        magnitude = int.from_bytes(self._take(count), "little")
+        return -magnitude if sign else magnitude
+
+    def atom(self) -> str:
+        return self._take(self._number(2)).decode("latin-1")
+
+    def small_atom(self) -> str:
+        return self._take(self._number(1)).decode("latin-1")
+
+    def string(self) -> list[int]:
+        return list(self._take(self._number(2)))
+
+    def binary(self) -> bytes:
+        return self._take(self._number(4))
+
+    def nil(self) -> list[Any]:
+        return []
+
+
+# Tags of Erlang's external term format.
+_SMALL_TUPLE, _LIST = 104, 108
+_FLAT: dict[int, Callable[[_Reader], Any]] = {
+    97: _Reader.small_integer,
+    98: _Reader.integer,
+    100: _Reader.atom,
+    106: _Reader.nil,
+    107: _Reader.string,
+    109: _Reader.binary,
+    110: _Reader.small_big,
+    115: _Reader.small_atom,
+    118: _Reader.atom,
+    119: _Reader.small_atom,
+}

@@ -20,8 +20,8 @@ from headrace.layouts.base import Damage, Log, LogState, Predicate, ScanTask, Ti
 from headrace.layouts.group_commit import GroupCommit
 from headrace.layouts.marks import NOTHING
 from headrace.layouts.places import may_pass
-from headrace.layouts.rabbitmq import files
-from headrace.layouts.rabbitmq._kernels import Batch, DiskFile, RabbitQueue, RabbitWrite
+from headrace.layouts.rabbitmq import files, segment_files
+from headrace.layouts.rabbitmq._kernels import Batch, RabbitQueue, RabbitWrite
 from headrace.layouts.rabbitmq.checkpoint import Rest
 from headrace.layouts.rabbitmq.names import QueueName
 from headrace.layouts.rabbitmq.readers import QueueReaders
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 
 _PENDING_MAX = 1 << 40
-OPEN_SEGMENTS_MAX = 64
-"""A flush writes so many segments before it syncs them: for new files the first sync does most of the others' work."""
 BUSY_BYTES = 1 << 20
 """A journal that has grown to this size before it is cleared will do so again."""
 
@@ -373,10 +371,7 @@ class RabbitLog(Log):
         with self.lock:
             if self._kernel is None or self.read_only or not self.recovered:
                 return
-            if self._group.poisoned is not None:
-                raise StorePoisoned(
-                    f"{self.name}: a sync failed ({self._group.poisoned}); open the volume again"
-                )
+            self._check_not_poisoned()
             kernel = self._kernel
             plan = kernel.plan_flush()
             if not plan and not self._journal_bytes and not self._held:
@@ -387,24 +382,10 @@ class RabbitLog(Log):
                 # Recovery believes the journal where a half-written segment says something else.
                 self.vhost.handles.get(self.journal_path).sync_data()
             self._save_next()
-            written: dict[int, int] = {}
-            opened: list[DiskFile] = []
-            for number in (number for number, stays in plan if stays):
-                file, written[number] = self._append_segment(kernel, number, sizes[number])
-                opened.append(file)
-                if len(opened) == OPEN_SEGMENTS_MAX:
-                    _sync_all(opened)
-            _sync_all(opened)
-            gone = [number for number, stays in plan if not stays and sizes[number]]
-            if any(not sizes[number] for number in written):
-                # Before the mark counts them: a new file whose name is not on disk is no loss when it is not there.
-                self.disk.sync_dir(self.directory)
-                self._index_files = None
-            if gone:
-                self.publish_mark(gone=len(gone))
-                for number in gone:
-                    files.try_remove(self.disk, f"{self.directory}/{number}.idx")
-                self.disk.sync_dir(self.directory)
+            written = self._append_segments(
+                kernel, {number: sizes[number] for number, stays in plan if stays}
+            )
+            self._remove_segments([number for number, stays in plan if not stays and sizes[number]])
             self._clear_journal()
             kernel.flushed()
             for number, size in written.items():
@@ -417,16 +398,26 @@ class RabbitLog(Log):
             self._group.raise_durable(self._mark)
             self.publish_mark()
 
-    def _append_segment(self, kernel: RabbitQueue, number: int, size: int) -> tuple[DiskFile, int]:
-        file = self.disk.open(f"{self.directory}/{number}.idx", "write")
-        if len(file) > size:
-            file.set_len(size)  # of a flush that failed half way: it is all in the journal
-        try:
-            written = kernel.flush_segment(number, file, size)
-        except HeadraceError:
-            file.set_len(size)
-            raise
-        return file, size + written
+    def _check_not_poisoned(self) -> None:
+        if self._group.poisoned is not None:
+            raise StorePoisoned(f"{self.name}: a sync failed ({self._group.poisoned}); open the volume again")
+
+    def _append_segments(self, kernel: RabbitQueue, sizes: dict[int, int]) -> dict[int, int]:
+        """Write what is new into these segments, each of its present size; returns their new sizes."""
+        written = segment_files.append(self.disk, self.directory, kernel, sizes)
+        if not all(sizes.values()):
+            # Before the mark counts them: a new file whose name is not on disk is no loss when it is not there.
+            self.disk.sync_dir(self.directory)
+            self._index_files = None
+        return written
+
+    def _remove_segments(self, gone: list[int]) -> None:
+        """Segments whose messages are all acked."""
+        if gone:
+            self.publish_mark(gone=len(gone))
+            for number in gone:
+                files.try_remove(self.disk, f"{self.directory}/{number}.idx")
+            self.disk.sync_dir(self.directory)
 
     def _clear_journal(self) -> None:
         """By an empty file under the same name: after a power cut there is the old journal, whole, or the new one.
@@ -591,9 +582,3 @@ class RabbitLog(Log):
                 self._closed = True
                 self._kernel = None
                 self.vhost.handles.drop(self.journal_path)
-
-
-def _sync_all(opened: list[DiskFile]) -> None:
-    for file in opened:
-        file.sync_data()
-    opened.clear()

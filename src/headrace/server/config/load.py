@@ -310,24 +310,12 @@ def _jetstream_limits(section: Section) -> JetStreamLimits:
 
 
 def contradictions(options: ServerOptions) -> list[str]:
-    """What does not fit together: told at the end, when file and flags are one."""
-    found: list[str] = []
-    auth = options.auth
+    """What does not fit together: reported at the end, when file and flags are one."""
     names = [account.name for account in options.accounts]
-    found += [
-        f"account {name!r} is configured twice" for name in sorted({n for n in names if names.count(n) > 1})
-    ]
-    people = [user.name for user in auth.users]
-    found += [
-        f"user {name!r} is configured twice" for name in sorted({n for n in people if people.count(n) > 1})
-    ]
-    if auth.users and (auth.token is not None or auth.user is not None):
-        found.append("there is a list of users, so a single user or a token cannot be given beside it")
-    if auth.token is not None and auth.user is not None:
-        found.append("a token and a user are given; clients would not know which")
-    for where, wanted in (("no_auth_user", auth.no_auth_user), ("websocket.no_auth_user", _ws_user(options))):
-        if wanted is not None and wanted not in people:
-            found.append(f"{where} is {wanted!r}, which is not one of the users")
+    people = [user.name for user in options.auth.users]
+    found = [f"account {name!r} is configured twice" for name in _repeated(names)]
+    found += [f"user {name!r} is configured twice" for name in _repeated(people)]
+    found += _auth_contradictions(options, people)
     if options.system_account not in (SYSTEM_ACCOUNT, *names):
         found.append(f"system_account is {options.system_account!r}, which is not one of the accounts")
     if any(account.name == options.system_account and account.jetstream for account in options.accounts):
@@ -340,8 +328,26 @@ def contradictions(options: ServerOptions) -> list[str]:
         found.append(f"the domain {options.jetstream.domain!r} may not contain blanks, `.`, `*` or `>`")
     if any(c.isspace() for c in options.server_name or ""):
         found.append(f"server_name {options.server_name!r} may not contain blanks")
-    if options.tls is not None and options.tls.verify_and_map and not auth.users:
+    if options.tls is not None and options.tls.verify_and_map and not options.auth.users:
         found.append("tls.verify_and_map needs users to map to")
+    return found
+
+
+def _repeated(names: list[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def _auth_contradictions(options: ServerOptions, people: list[str]) -> list[str]:
+    """Users, a single user, a token: only one of these can be meant."""
+    found: list[str] = []
+    auth = options.auth
+    if auth.users and (auth.token is not None or auth.user is not None):
+        found.append("there is a list of users, so a single user or a token cannot be given beside it")
+    if auth.token is not None and auth.user is not None:
+        found.append("a token and a user are given; clients would not know which")
+    for where, wanted in (("no_auth_user", auth.no_auth_user), ("websocket.no_auth_user", _ws_user(options))):
+        if wanted is not None and wanted not in people:
+            found.append(f"{where} is {wanted!r}, which is not one of the users")
     return found
 
 

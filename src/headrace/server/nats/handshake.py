@@ -36,7 +36,6 @@ class Handshake:
     def info(self, client: Client | None) -> dict[str, Any]:
         """The JSON of INFO for one client."""
         server, options = self._server, self._server.options
-        tls = options.tls
         facts: dict[str, Any] = {
             "server_id": server.id,
             "server_name": server.name,
@@ -51,10 +50,8 @@ class Handshake:
         }
         if self.authenticator.required:
             facts["auth_required"] = True
-        if tls is not None and (client is None or client.kind == "nats"):
-            facts["tls_available" if options.allow_non_tls else "tls_required"] = True
-            if tls.verify:
-                facts["tls_verify"] = True
+        if client is None or client.kind == "nats":
+            facts |= self._tls_info()
         if options.jetstream.enabled:
             facts |= {"jetstream": True, "api_lvl": API_LEVEL}
             if options.jetstream.domain:
@@ -64,11 +61,23 @@ class Handshake:
         if options.client_advertise:
             facts["connect_urls"] = [options.client_advertise]
         if client is not None:
-            facts |= {"client_id": client.cid, "client_ip": client.host}
-            if self.authenticator.needs_nonce:
-                if not client.nonce:
-                    client.nonce = secrets.token_urlsafe(11)[:15].encode()
-                facts["nonce"] = client.nonce.decode()
+            facts |= self._client_info(client)
+        return facts
+
+    def _tls_info(self) -> dict[str, Any]:
+        options = self._server.options
+        if options.tls is None:
+            return {}
+        kind = "tls_available" if options.allow_non_tls else "tls_required"
+        return {kind: True} | ({"tls_verify": True} if options.tls.verify else {})
+
+    def _client_info(self, client: Client) -> dict[str, Any]:
+        """What only one client sees: its number and address, and the nonce that it is to sign."""
+        facts: dict[str, Any] = {"client_id": client.cid, "client_ip": client.host}
+        if self.authenticator.needs_nonce:
+            if not client.nonce:
+                client.nonce = secrets.token_urlsafe(11)[:15].encode()
+            facts["nonce"] = client.nonce.decode()
         return facts
 
     def info_line(self, client: Client) -> bytes:

@@ -36,14 +36,7 @@ def mirror_defaults(config: StreamConfig, others: Others, *, pedantic: bool) -> 
     mirror = config.mirror
     if mirror is None:
         return config
-    for field, error in _NOT_WITH_MIRROR:
-        if getattr(config, field):
-            raise api_error(error)
-    if config.subject_delete_marker_ttl:
-        raise bad_stream("subject delete markers forbidden on mirrors")
-    if not _sound_consumer(mirror):
-        raise api_error("JSMirrorDurableConsumerCfgInvalid")
-    _check_transforms(mirror, "Mirror")
+    _check_mirror(config, mirror)
     if mirror.external is not None:
         _check_external(mirror.external)
         return config
@@ -58,6 +51,18 @@ def mirror_defaults(config: StreamConfig, others: Others, *, pedantic: bool) -> 
         text = "origin stream has direct get set, mirror has it disabled"
         raise api_error("JSPedanticErrF", err=text)
     return replace(config, mirror_direct=origin.allow_direct)
+
+
+def _check_mirror(config: StreamConfig, mirror: Source) -> None:
+    """What a mirror may not have beside it, and its own consumer and transforms."""
+    for field, error in _NOT_WITH_MIRROR:
+        if getattr(config, field):
+            raise api_error(error)
+    if config.subject_delete_marker_ttl:
+        raise bad_stream("subject delete markers forbidden on mirrors")
+    if not _sound_consumer(mirror):
+        raise api_error("JSMirrorDurableConsumerCfgInvalid")
+    _check_transforms(mirror, "Mirror")
 
 
 def check_sources(config: StreamConfig, others: Others) -> None:

@@ -174,10 +174,9 @@ def _decide(stream: Stream, run: PublishRun, at: int, now: int) -> None:
 def _decide_one(
     stream: Stream, run: PublishRun, at: int, subject: str, headers: bytes, now: int
 ) -> int | None:
+    """The sequence of the one message, None for a duplicate (answered here); ApiError where it is refused."""
     store, config, window = stream.store, stream.config, stream.window
-    for name, error in NOT_SERVED.items():
-        if header_value(headers, name) is not None:
-            raise api_error(error)
+    _check_not_served(headers)
     _check_sequences(stream, subject, headers)
     if header_value(headers, SOURCE) is not None:
         raise api_error("JSMessageSourceHdrNotAllowedErr")
@@ -194,9 +193,7 @@ def _decide_one(
         if added is None:
             run.decided(at, stream.ack_body(0, duplicate=True))
             return None
-    expected_id = header_value(headers, EXPECTED_ID)
-    if expected_id is not None and expected_id != window.last_id:
-        raise api_error("JSStreamWrongLastMsgIDErrF", id=window.last_id.decode(errors="replace"))
+    _check_last_id(stream, headers)
     rollup = _permitted_rollup(stream, headers)
     ttl_ns = parse_ttl_ns(header_value(headers, TTL))
     if added is not None:
@@ -213,6 +210,19 @@ def _decide_one(
     else:
         window.accepted(message_id or b"", sequence, now)
     return sequence
+
+
+def _check_not_served(headers: bytes) -> None:
+    for name, error in NOT_SERVED.items():
+        if header_value(headers, name) is not None:
+            raise api_error(error)
+
+
+def _check_last_id(stream: Stream, headers: bytes) -> None:
+    """The expectation on the id of the message before."""
+    expected, last = header_value(headers, EXPECTED_ID), stream.window.last_id
+    if expected is not None and expected != last:
+        raise api_error("JSStreamWrongLastMsgIDErrF", id=last.decode(errors="replace"))
 
 
 def _permitted_rollup(stream: Stream, headers: bytes) -> bytes | None:
