@@ -27,6 +27,10 @@ IMPORTED_BY = {
     "bcrypt": ("headrace.server.auth",),
     "cryptography": ("headrace.nkeys",),
     "websockets": ("headrace.server.nats",),
+    # Chance has one source, which tests can seed.
+    "random": ("headrace.randomness", "headrace.testing"),
+    "secrets": ("headrace.randomness",),
+    "uuid": ("headrace.randomness",),
 }
 NOT_LOADED_AT_FIRST = (
     *("pyspark", "pandas", "pyarrow", "numpy", "typer", "click", "rich", "pytest"),
@@ -47,6 +51,11 @@ def test_layers() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_chance_has_one_source() -> None:
+    drawn = [tree.short(path) for path in tree.python_files() if "urandom" in path.read_text()]
+    assert drawn in ([], ["src/headrace/randomness.py"]), "use headrace.randomness: " + ", ".join(drawn)
 
 
 def test_each_foreign_package_is_imported_in_one_place() -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
 import socket
 import ssl
 import time
@@ -30,6 +29,7 @@ from headrace.client.retrying import RetryDeadline, passing
 from headrace.client.transport import PlainTransport, TlsTransport, Transport
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
 from headrace.nkeys import sign
+from headrace.randomness import random_hex
 
 CONNECT_S = 5.0
 REQUEST_S = 10.0
@@ -144,7 +144,7 @@ class Connection:
         except ssl.SSLError as problem:
             sock.close()
             raise ConnectionLost(f"TLS: {problem}") from None
-        self._inbox = f"_INBOX.{secrets.token_hex(11)}"
+        self._inbox = f"_INBOX.{random_hex(11)}"
         self._inbox_sid = next(self._sids)
         hello = b"CONNECT " + msgspec.json.encode(self._connect_options()) + b"\r\n"
         self.send(hello + f"SUB {self._inbox}.* {self._inbox_sid}\r\nPING\r\n".encode())
@@ -244,7 +244,7 @@ class Connection:
 
     def new_inbox(self) -> str:
         """A subject of our own."""
-        return f"_INBOX.{secrets.token_hex(11)}"
+        return f"_INBOX.{random_hex(11)}"
 
     def _events(self, timeout: float, messages: int = 1 << 30, size: int = 1 << 30, floor: int = 0) -> Any:
         if self._transport is None:

@@ -15,13 +15,13 @@ not among them there is no answer.
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from headrace.errors import BadInput, HeadraceError
+from headrace.randomness import random_hex
 from headrace.server.auth.permissions import Permissions
 from headrace.server.auth.users import Identity
 from headrace.server.reports.accounts import account_info, account_stats, accountz, accstatz, find, subsz
@@ -186,7 +186,7 @@ def _connections_event(view: ServerView, account: str) -> bytes | None:
         stats = account_stats(find(view, account))
     except BadInput:
         return None
-    head = {"type": CONNECTIONS_EVENT, "id": secrets.token_hex(11), "timestamp": now()}
+    head = {"type": CONNECTIONS_EVENT, "id": random_hex(11), "timestamp": now()}
     return _encoded({**head, "server": server_info(view), **stats})
 
 

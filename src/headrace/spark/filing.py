@@ -5,7 +5,6 @@ The directory is one that the product opens. On a cluster it lies where driver a
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from headrace.ops.filing import Filing, file_batch, forget, stage
+from headrace.randomness import random_hex
 from headrace.spark.one_line import OneLineErrors
 from headrace.spark.sink_options import SinkOptions
 
@@ -51,7 +51,7 @@ class FileWriter(OneLineErrors, DataSourceArrowWriter):
     def __init__(self, target: SinkOptions) -> None:
         self._target = target
         # A run of its own: a later one with other rows is no repetition of this one.
-        self._run = f"batch-{uuid.uuid4().hex[:16]}"
+        self._run = f"batch-{random_hex(8)}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a worker: one partition."""

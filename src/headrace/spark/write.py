@@ -7,7 +7,6 @@ acknowledged stays, and a run with the same `application` finds it there.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from headrace.client import shared_connection
 from headrace.errors import BadInput, ConnectionLost, ServerRefused
+from headrace.randomness import random_hex
 from headrace.spark.filing import FileWriter
 from headrace.spark.one_line import OneLineErrors
 from headrace.spark.producer_floors import close
@@ -41,7 +41,7 @@ class ServerWriter(OneLineErrors, DataSourceArrowWriter):
     def __init__(self, target: SinkOptions) -> None:
         self._target = target
         # Made on the driver: all attempts of a task have the same name.
-        self._application = target.application or f"batch-{uuid.uuid4().hex[:16]}"
+        self._application = target.application or f"batch-{random_hex(8)}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a worker: one partition."""

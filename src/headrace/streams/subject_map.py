@@ -10,11 +10,11 @@ A destination is a list of parts, made once: fixed tokens, and functions of the 
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from headrace.randomness import sample_below
 from headrace.streams.subjects import is_subject, matches
 
 _CALL = re.compile(r"\{\{\s*(\w+)\s*\((.*)\)\s*\}\}")
@@ -144,7 +144,7 @@ def _random(arguments: list[str], wildcards: list[int], token: str) -> Part:
     if len(arguments) != 1:
         raise _bad(f"not enough arguments passed to the function in {token}")
     count = _number(arguments[0], token)
-    return lambda tokens, subject: str(random.randrange(count)) if count > 0 else "0"
+    return lambda tokens, subject: str(sample_below(count)) if count > 0 else "0"
 
 
 def _split(arguments: list[str], wildcards: list[int], token: str) -> Part:

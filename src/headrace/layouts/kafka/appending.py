@@ -7,7 +7,6 @@ ends is synced with its indexes before the next one gets its first byte.
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 from headrace.errors import BadInput
@@ -18,6 +17,7 @@ from headrace.layouts.kafka.names import SNAPSHOT, TXN, parse_file, put_file, se
 from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.kafka.producer_files import encode_aborted, encode_snapshot
 from headrace.layouts.kafka.segments import Segment, Summary
+from headrace.randomness import sample_below
 
 if TYPE_CHECKING:
     from headrace.layouts.kafka.log import KafkaLog
@@ -29,7 +29,7 @@ NS_PER_MS = 1_000_000
 def jitter(options: KafkaOptions) -> int:
     """What is taken off segment.ms, drawn anew for each segment."""
     most = min(options.segment_jitter_ms, options.segment_ms)
-    return random.randrange(most) if most else 0
+    return sample_below(most) if most else 0
 
 
 def leader_epoch(log: KafkaLog) -> int:

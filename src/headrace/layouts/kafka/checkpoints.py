@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import uuid
 
 from headrace.errors import BadInput, Damaged
 from headrace.layouts.kafka._kernels import Disk
 from headrace.layouts.kafka.names import OFFSET_MAX, is_log_name, split_name
 from headrace.layouts.shortcuts import read_or_damaged
+from headrace.randomness import random_uuid
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
@@ -99,7 +99,7 @@ def epochs_text(epochs: list[tuple[int, int]]) -> bytes:
 
 def new_topic_id() -> str:
     """A random one, as the broker spells it."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(random_uuid().bytes).rstrip(b"=").decode()
 
 
 def check_topic_id(text: str) -> str:

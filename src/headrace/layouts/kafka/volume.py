@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -42,6 +41,7 @@ from headrace.layouts.marks import Mark, Marks, MarksBefore, MarksBeside
 from headrace.layouts.open_files import OpenFiles, SideBySide
 from headrace.layouts.places import disk_given
 from headrace.layouts.volume_parts import highest_marks
+from headrace.randomness import random_hex
 
 OUR_LOCK = "headrace.lock"
 BROKER_LOCK = ".lock"
@@ -235,7 +235,7 @@ class KafkaVolume(DirectoryVolume):
             log.close()
             if isinstance(self._durable, Marks):
                 self._durable.retract(name)
-            leaving = f"{self.path}/{name[:200]}.{uuid.uuid4().hex}-delete"
+            leaving = f"{self.path}/{name[:200]}.{random_hex()}-delete"
             self.disk.rename(f"{self.path}/{name}", leaving)
             self.disk.sync_dir(self.path)
             self.disk.remove_dir_all(leaving)

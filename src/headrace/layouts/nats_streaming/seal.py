@@ -9,10 +9,10 @@ The zero bytes are an accident of the real server (it hashes into a buffer that 
 from __future__ import annotations
 
 import os
-import secrets
 from hashlib import sha256
 
 from headrace.errors import BadInput
+from headrace.randomness import random_bytes
 
 ENVIRONMENT = "NATS_STREAMING_ENCRYPTION_KEY"
 CODES = {"AES": 1, "CHACHA": 2}
@@ -37,7 +37,7 @@ class Sealing:
         if text is None:
             raise BadInput("encryption key required")
         self.key, self.code = channel_key(text, channel), CODES[cipher.upper()]
-        self.nonce = secrets.token_bytes(4) + next_sequence.to_bytes(8, "big")
+        self.nonce = random_bytes(4) + next_sequence.to_bytes(8, "big")
 
     def parts(self) -> tuple[bytes, int, bytes]:
         """(key, cipher code, nonce) for the encoder."""

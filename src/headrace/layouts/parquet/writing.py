@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,6 +27,7 @@ from headrace.layouts.archives import ArchivedFile, WriteOptions, WrittenGroup
 from headrace.layouts.base import Predicate, ScanTask
 from headrace.layouts.parquet.check import file_hash
 from headrace.layouts.parquet.division import DIRECTORIES_MAX, RowDivision, Values, read_division
+from headrace.randomness import random_hex
 
 ROW_GROUP_BYTES = 16 << 20  # stays in the processor's cache while it is encoded
 ROW_GROUP_ROWS = 1 << 17
@@ -165,7 +165,7 @@ class _Writer:
         self._path = f"{directory}/{name}" if directory else name
         self._final = Path(group.place) / self._path
         self._final.parent.mkdir(parents=True, exist_ok=True)
-        self._temporary = self._final.with_name(f".{name}.{uuid.uuid4().hex}")
+        self._temporary = self._final.with_name(f".{name}.{random_hex()}")
         about = {
             "headrace.log": group.log,
             "headrace.range": f"{group.first} {group.next}",

@@ -10,7 +10,6 @@ sleep    an idle queue keeps a few numbers per segment, as the checkpoint of a c
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from headrace.layouts.rabbitmq.checkpoint import Rest
 from headrace.layouts.rabbitmq.names import QueueName
 from headrace.layouts.rabbitmq.readers import QueueReaders
 from headrace.layouts.shortcuts import unreadable
+from headrace.randomness import random_bytes
 
 if TYPE_CHECKING:
     from headrace.layouts.rabbitmq.vhost import Vhost
@@ -82,7 +82,7 @@ class RabbitLog(Log):
         return self._kernel is not None
 
     def fresh_kernel(self) -> RabbitQueue:
-        return RabbitQueue(self.vhost.entry_count, os.urandom(16))
+        return RabbitQueue(self.vhost.entry_count, random_bytes(16))
 
     def _load(self) -> RabbitQueue:
         kernel = self.fresh_kernel()

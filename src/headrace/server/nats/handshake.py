@@ -1,12 +1,13 @@
-"""INFO and CONNECT: what a client is told, and who it turns out to be."""
+"""INFO and CONNECT: what a client gets, and who it turns out to be."""
 
 from __future__ import annotations
 
-import secrets
+import string
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.randomness import random_text
 from headrace.server._kernels import __version__
 from headrace.server.auth.users import Authenticator, Identity
 from headrace.server.tls import names_in
@@ -20,6 +21,7 @@ SERVED_VERSION = "2.11.0"
 """The nats-server version whose client features are served; clients decide by it what they may use."""
 API_LEVEL = 1
 FOREVER = (1 << 62) - 1
+NONCE_LETTERS, NONCE_LENGTH = f"{string.ascii_letters}{string.digits}-_", 15
 FLAGS = ("verbose", "pedantic", "echo", "headers", "no_responders", "tls_required")
 TEXTS = ("name", "lang", "version", "user", "pass", "auth_token", "nkey", "sig", "jwt")
 
@@ -76,7 +78,7 @@ class Handshake:
         facts: dict[str, Any] = {"client_id": client.cid, "client_ip": client.host}
         if self.authenticator.needs_nonce:
             if not client.nonce:
-                client.nonce = secrets.token_urlsafe(11)[:15].encode()
+                client.nonce = random_text(NONCE_LETTERS, NONCE_LENGTH).encode()
             facts["nonce"] = client.nonce.decode()
         return facts
 

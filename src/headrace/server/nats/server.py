@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from headrace.randomness import random_bits, random_text
 from headrace.server._kernels import Exchange
 from headrace.server.auth.users import Authenticator, Identity
 from headrace.server.listener import Listener
@@ -45,7 +45,7 @@ def new_exchange(options: ServerOptions) -> Exchange:
         options.max_payload,
         options.max_control_line,
         options.max_subscriptions,
-        secrets.randbits(63),
+        random_bits(63),
         options.max_pending,
     )
 
@@ -59,7 +59,7 @@ class NatsServer:
         self.options, self.engine, self.runner, self.log = options, engine, runner, log
         self.exchange = self.kernel = engine.exchange
         self.loop = runner.loop
-        self.id = "N" + "".join(secrets.choice(NAME_LETTERS) for _ in range(55))
+        self.id = "N" + random_text(NAME_LETTERS, 55)
         self.name = options.server_name or self.id
         self.started_ns, self.started = time.time_ns(), time.monotonic()
         self._in_core = runner.sockets is not None and options.tls is None and not options.log.trace

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import BadInput, HeadraceError
+from headrace.randomness import random_hex
 from headrace.spark.interpreter import SUBMITTED
 
 Item = TypeVar("Item")
@@ -47,7 +47,7 @@ class SparkEngine:
 
     def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result]]:
         """Results as their waves come back."""
-        cores, tag = _cores(self.session), f"headrace-{uuid.uuid4().hex}"
+        cores, tag = _cores(self.session), f"headrace-{random_hex()}"
         size = max(cores * ITEMS_PER_CORE, 1)
         waves = [range(at, min(at + size, len(items))) for at in range(0, len(items), size)]
         with ThreadPoolExecutor(WAVES_AT_ONCE, thread_name_prefix="headrace-spark") as pool:

@@ -6,10 +6,10 @@ captures events.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace.randomness import random_below, random_text
 from headrace.streams.api.json_writer import to_json
 from headrace.streams.limits import ServerFacts
 from headrace.streams.subjects import matches
@@ -32,8 +32,8 @@ class Ids:
     """Identifiers of 22 letters: a random prefix, then a counter that starts at random."""
 
     def __init__(self) -> None:
-        self._prefix = "".join(secrets.choice(_LETTERS) for _ in range(_PREFIX_LETTERS))
-        self._count = secrets.randbelow(len(_LETTERS) ** (_ID_LETTERS - _PREFIX_LETTERS) // 2)
+        self._prefix = random_text(_LETTERS, _PREFIX_LETTERS)
+        self._count = random_below(len(_LETTERS) ** (_ID_LETTERS - _PREFIX_LETTERS) // 2)
 
     def next(self) -> str:
         """One that was not given out before."""
@@ -47,7 +47,7 @@ class Ids:
 
 def short_id(count: int = 8) -> str:
     """Random letters, as nats-server names ephemeral consumers and snapshots."""
-    return "".join(secrets.choice(_LETTERS) for _ in range(count))
+    return random_text(_LETTERS, count)
 
 
 class Advisories:

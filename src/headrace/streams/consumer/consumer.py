@@ -13,7 +13,6 @@ message that was acked is removed.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from headrace.engine.timers import Timer
 from headrace.errors import HeadraceError
 from headrace.layouts.base import ConsumerState
 from headrace.layouts.stream_store import ConsumerStore
+from headrace.randomness import sample_below
 from headrace.streams._kernels import AckRun, Batch, Ledger, LedgerPosition, PullRun, subject_matches
 from headrace.streams.api.advisories import Advisories
 from headrace.streams.consumer import life as consumer_life
@@ -283,7 +283,7 @@ class Consumer:
 
     def _sample(self, seq: int, consumer_seq: int, deliveries: int, wall: int) -> None:
         known = self.ledger.pending_of(seq)
-        chosen = self.sample_percent >= 100 or random.randrange(100) < self.sample_percent
+        chosen = self.sample_percent >= 100 or sample_below(100) < self.sample_percent
         if known is not None and chosen and self.config.ack_policy == "explicit":
             where = (self.stream.account, self.stream.name, self.name)
             self.advisories.ack_sampled(*where, consumer_seq, seq, wall - known.time_ns, deliveries)

@@ -8,11 +8,11 @@ pinned_client   the pinned client's requests, and those of others, which wait fo
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from headrace.randomness import random_text
 from headrace.streams._kernels import Batch, EndedPull, Exchange, PullRun, Waiting
 from headrace.streams.consumer.pull_requests import PIN_MISMATCH, Pull, bad_request, with_pending
 from headrace.units import format_time_ns
@@ -256,7 +256,7 @@ class Pinned(_Grouped):
             first.drop_deserted(self.exchange, account.id)
             if len(first):
                 self._queues[""] = first
-                self.pin_id = "".join(secrets.choice(_LETTERS) for _ in range(_PIN_LETTERS))
+                self.pin_id = random_text(_LETTERS, _PIN_LETTERS)
                 self._pinned_ns, self._heard_at = engine.clock(), engine.now()
                 where = (account, self.consumer.stream.name, self.consumer.name)
                 self.consumer.advisories.pinned(*where, self.consumer.config.priority_groups[0], self.pin_id)

@@ -8,10 +8,10 @@ heartbeat      when nothing was sent for so long
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.model import ConsumerConfig
+from headrace.randomness import random_text
 from headrace.streams._kernels import CALL, PULLS, Batch, PullRun
 from headrace.streams.consumer.next_run import BYTES_MAX, MSGS_MAX
 from headrace.streams.consumer.pull_requests import PUSH_BASED, heartbeat
@@ -249,7 +249,7 @@ class PushDelivery:
     # Flow control
 
     def _ask(self, flow: FlowControl) -> None:
-        name = "".join(secrets.choice(_LETTERS) for _ in range(4))
+        name = random_text(_LETTERS, 4)
         subject = f"$JS.FC.{self.consumer.stream.name}.{self.consumer.name}.{name}"
         flow.ask(subject)
         self.exchange.publish(self.account, self.subject, subject.encode(), FLOW_REQUEST, b"")

@@ -6,7 +6,6 @@ swaps the directory of the messages, so that a crash leaves all of them or none.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from headrace.layouts.jetstream._kernels import Removed
 from headrace.layouts.jetstream.paths import MSGS_NEW, MSGS_OLD
 from headrace.layouts.jetstream.store import upkeep
 from headrace.layouts.jetstream.store.history import TAKEN_BACK_NS
+from headrace.randomness import random_bytes
 
 if TYPE_CHECKING:
     from headrace.layouts.jetstream.store.store import FileStreamStore
@@ -52,7 +52,7 @@ def erase(store: FileStreamStore, seq: int) -> bool:
                 raise EndOfStream(f"stream {store.name}: {seq} is beyond the last sequence")
             raise MessageNotFound(f"stream {store.name}: no message {seq}")
         _save_what_headers_say(store, seq)
-        found = store.log.erasure(seq, os.urandom(size))
+        found = store.log.erasure(seq, random_bytes(size))
         remove(store, [seq])
         store.commit()
         if found is None or store.type() == "memory":
