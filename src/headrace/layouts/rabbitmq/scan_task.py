@@ -60,7 +60,9 @@ class QueueSegmentTask(ScanTask):
             found += files.damage_of(segment, findings)
         if disk.entry(journal) is not None:
             # Whoever reads the journal's newest part says what is unsound in it: once for the queue.
-            unsound = files.damage_of(journal, queue.load_journal(disk.read(journal, files.JOURNAL_BYTES_MAX)))
+            unsound = files.damage_of(
+                journal, queue.load_journal(disk.read(journal, files.JOURNAL_BYTES_MAX))
+            )
             found += unsound if self.newest else []
         store = RabbitStore(
             disk, f"{self.vhost_path}/{files.PERSISTENT}", f"{self.vhost_path}/{files.TRANSIENT}"
