@@ -443,6 +443,16 @@ class BlockFinding:
     @property
     def detail(self) -> str: ...
 
+def refuse_block_loads(refused: bool) -> bool:
+    """Whether calls of this thread raise `NotInMemory` rather than read a block; returns what was so before."""
+
+@final
+class HeldBlock:
+    """A block that stays in memory while this lives."""
+
+    @property
+    def size(self) -> int: ...
+
 @final
 class BlockLog:
     """The blocks of one JetStream stream in memory."""
@@ -493,6 +503,16 @@ class BlockLog:
     def clear(self) -> tuple[int, int]: ...
     def load(self, sequence: int) -> Record | None: ...
     def load_many(self, sequences: Sequence[int], max_bytes: int = ...) -> Batch: ...
+    def load_warm(self, sequences: Sequence[int], max_bytes: int) -> tuple[Batch, int]:
+        """(messages as far as their blocks are in memory, how many of the sequences were looked at)"""
+    def block_of(self, sequence: int) -> tuple[int, int, int] | None:
+        """The block that covers a sequence, or else the next one: (number, first, last); None behind the last."""
+    def hold(self, number: int, filters: Sequence[str]) -> HeldBlock | None:
+        """Keep a block (or what the filters select of it) in memory; None if there is none to be read."""
+    def cold_front(self, limits: tuple[int | None, int | None], msgs: int, bytes: int) -> int | None:
+        """A block that evictions would have to read, after so many more messages and bytes."""
+    def patching(self, number: int) -> None:
+        """The file of a block is about to be written to in place; `patched` follows."""
     def read(
         self, first: int, max_msgs: int, max_bytes: int, filter: str | None, below: int | None
     ) -> Batch: ...

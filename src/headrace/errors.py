@@ -11,6 +11,7 @@ HeadraceError
 ├── StoreClosed              used after stop/close
 ├── StoreLocked              another process (or this one) has the directory open for writing
 ├── StorePoisoned            a sync failed: nothing more is accepted until the store is opened again
+├── NotInMemory              a block would have to be read, on a thread that must not wait for that
 ├── ConnectionLost           a server cannot be reached, or the connection broke
 ├── ServerRefused            a server answered with an error: its code and text
 ├── DiskFault                an I/O operation failed
@@ -65,6 +66,14 @@ class StoreLocked(HeadraceError):
 
 class StorePoisoned(HeadraceError):
     """A sync failed, so what reached the disk is unknown. Open the store again to go on."""
+
+
+class NotInMemory(HeadraceError):
+    """A block would have to be read from disk, on a thread that must not wait for it: hold the block, then ask again."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"block {number} is not in memory")
 
 
 class ConnectionLost(HeadraceError):

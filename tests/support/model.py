@@ -137,9 +137,17 @@ class Model:
         limits: dict[str, AccountLimits] | None = None,
         durability: Any = "interval",
         clock: Callable[[], int] = time.time_ns,
+        **options: Any,
     ) -> None:
+        """`options` are the volume's."""
         self.volume = JetStreamVolume(
-            str(place), mode="rw", create=True, durability=durability, maintenance=False, clock=clock
+            str(place),
+            mode="rw",
+            create=True,
+            durability=durability,
+            maintenance=False,
+            clock=clock,
+            **options,
         )
         self.exchange = Exchange(1 << 20, 4096, 0, 7)
         self._ahead_ns = 0
@@ -165,7 +173,7 @@ class Model:
         """Turns until nothing more happens."""
         for _ in range(TURNS_MAX):
             self.engine.turn()
-            if not self.deliver():
+            if not self.deliver() and not self.engine.has_work:
                 return
         raise AssertionError("the model does not come to rest")
 

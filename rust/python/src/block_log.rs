@@ -4,21 +4,23 @@
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
-use headrace_core::crypt::{Cipher, Seed};
+use headrace_core::crypt::Seed;
 use headrace_core::hash::HashKey;
+use headrace_core::layouts::jetstream::evict::FrontLimits;
 use headrace_core::layouts::jetstream::index_db::IndexDb;
 use headrace_core::layouts::jetstream::log::{self, AppendRules, LogError};
 use headrace_core::layouts::jetstream::query::ReadLimits;
-use headrace_core::layouts::jetstream::remove::FrontLimits;
 use headrace_core::subjects::Filter;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::batch::{Batch, text};
 use crate::commit::CommitHandle;
+use crate::crypt::{CipherTuple, cipher_key};
 use crate::disk::Disk;
-use crate::errors::{bad_input, disk_error, log_error};
+use crate::errors::{disk_error, log_error};
 use crate::held::held;
+use crate::held_block::HeldBlock;
 use crate::log_results::{
     Appended, BlockFinding, BlockLogState, BlockSummary, OpenedBlock, Removed, Tombstones, found_record,
 };
@@ -27,16 +29,12 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<BlockLog>()
 }
 
-pub type CipherTuple = (String, Vec<u8>, Vec<u8>);
-
-pub fn cipher_key((cipher, seed, nonce): CipherTuple) -> PyResult<Seed> {
-    let cipher = Cipher::from_name(&cipher).ok_or_else(|| bad_input(format!("cipher {cipher:?}")))?;
-    let seed = seed.try_into().map_err(|_| bad_input("a seed has 32 bytes"))?;
-    Ok(Seed { cipher, seed, nonce })
-}
-
 fn filters_of(filters: &[String]) -> Vec<Filter> {
     filters.iter().map(|filter| Filter::new(filter.as_bytes())).collect()
+}
+
+fn as_bytes(py: Python<'_>, made: log::LogResult<Vec<u8>>) -> PyResult<Bound<'_, PyBytes>> {
+    made.map(|bytes| PyBytes::new(py, &bytes)).map_err(log_error)
 }
 
 #[pyclass(frozen, module = "headrace._core")]
@@ -190,23 +188,19 @@ impl BlockLog {
     }
 
     fn compacted<'py>(&self, py: Python<'py>, number: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.0.compacted(number)).map_err(log_error)?;
-        Ok(PyBytes::new(py, &bytes))
+        as_bytes(py, py.detach(|| self.0.compacted(number)))
     }
 
     fn sound_copy<'py>(&self, py: Python<'py>, number: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.0.sound_copy(number)).map_err(log_error)?;
-        Ok(PyBytes::new(py, &bytes))
+        as_bytes(py, py.detach(|| self.0.sound_copy(number)))
     }
 
     fn plain_bytes<'py>(&self, py: Python<'py>, number: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.0.plain_bytes(number)).map_err(log_error)?;
-        Ok(PyBytes::new(py, &bytes))
+        as_bytes(py, py.detach(|| self.0.plain_bytes(number)))
     }
 
     fn guard_of<'py>(&self, py: Python<'py>, number: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.0.guard_of(number)).map_err(log_error)?;
-        Ok(PyBytes::new(py, &bytes))
+        as_bytes(py, py.detach(|| self.0.guard_of(number)))
     }
 
     fn replaced(&self, py: Python<'_>, number: u64, file_len: u64) -> PyResult<()> {
@@ -234,6 +228,34 @@ impl BlockLog {
     #[pyo3(signature = (sequences, max_bytes=usize::MAX))]
     fn load_many(&self, py: Python<'_>, sequences: Vec<u64>, max_bytes: usize) -> PyResult<Batch> {
         py.detach(|| self.0.load_many(&sequences, max_bytes)).map(Batch).map_err(log_error)
+    }
+
+    /// (messages as far as their blocks are in memory, how many of the sequences were looked at)
+    fn load_warm(&self, py: Python<'_>, sequences: Vec<u64>, max_bytes: usize) -> PyResult<(Batch, usize)> {
+        let (batch, looked_at) = py.detach(|| self.0.load_warm(&sequences, max_bytes)).map_err(log_error)?;
+        Ok((Batch(batch), looked_at))
+    }
+
+    /// The block that covers a sequence, or else the next one: (number, first, last); None behind the last.
+    fn block_of(&self, sequence: u64) -> Option<(u64, u64, u64)> {
+        self.0.block_of(sequence)
+    }
+
+    /// Keeps a block (or what the filters select of it) in memory; None if there is none to be read.
+    fn hold(&self, py: Python<'_>, number: u64, filters: Vec<String>) -> PyResult<Option<HeldBlock>> {
+        let filters = filters_of(&filters);
+        let held = py.detach(|| self.0.hold(number, &filters)).map_err(log_error)?;
+        Ok(held.map(HeldBlock::new))
+    }
+
+    /// A block that evictions would have to read, after so many more messages and bytes; None if all are in memory.
+    fn cold_front(&self, limits: (Option<u64>, Option<u64>), msgs: u64, bytes: u64) -> Option<u64> {
+        let limits = FrontLimits { max_msgs: limits.0, max_bytes: limits.1, ..FrontLimits::default() };
+        self.0.cold_front(&limits, msgs, bytes)
+    }
+
+    fn patching(&self, number: u64) {
+        self.0.patching(number);
     }
 
     fn read(
@@ -458,7 +480,7 @@ impl BlockLog {
     }
 
     fn last_before(&self, py: Python<'_>, subject: &str, sequence: u64) -> PyResult<u64> {
-        let found = py.detach(|| self.0.lock().last_before(subject.as_bytes(), sequence));
+        let found = py.detach(|| self.0.last_before(subject.as_bytes(), sequence));
         Ok(found.map_err(log_error)?.unwrap_or(0))
     }
 
@@ -470,18 +492,7 @@ impl BlockLog {
 
     /// `[sequence,…]`
     fn deleted_json<'py>(&self, py: Python<'py>, max: usize) -> Bound<'py, PyBytes> {
-        let json = py.detach(|| {
-            let mut json = vec![b'['];
-            for sequence in self.0.deleted(max) {
-                if json.len() > 1 {
-                    json.push(b',');
-                }
-                json.extend_from_slice(sequence.to_string().as_bytes());
-            }
-            json.push(b']');
-            json
-        });
-        PyBytes::new(py, &json)
+        PyBytes::new(py, &py.detach(|| self.0.deleted_json(max)))
     }
 
     fn deleted(&self, py: Python<'_>, max: usize) -> Vec<u64> {
@@ -512,8 +523,7 @@ impl BlockLog {
     }
 
     fn encode_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.0.encode_index()).map_err(log_error)?;
-        Ok(PyBytes::new(py, &bytes))
+        as_bytes(py, py.detach(|| self.0.encode_index()))
     }
 
     fn commit(&self, py: Python<'_>, mark: u64) -> PyResult<()> {

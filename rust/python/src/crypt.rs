@@ -1,7 +1,7 @@
 //! `crypt_open_seed`, `crypt_open`, `crypt_block`: the core's decryption for Python. `file` only names
 //! what is read, for the error.
 
-use headrace_core::crypt::{self as core, Cipher, CryptError};
+use headrace_core::crypt::{self as core, Cipher, CryptError, Seed};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -13,6 +13,12 @@ fn cipher(name: &str) -> PyResult<Cipher> {
 
 fn seed(bytes: &[u8]) -> PyResult<[u8; core::SEED_BYTES]> {
     bytes.try_into().map_err(|_| bad_input(format!("a seed has 32 bytes, this one has {}", bytes.len())))
+}
+
+pub type CipherTuple = (String, Vec<u8>, Vec<u8>);
+
+pub fn cipher_key((cipher, seed, nonce): CipherTuple) -> PyResult<Seed> {
+    Ok(Seed { cipher: self::cipher(&cipher)?, seed: self::seed(&seed)?, nonce })
 }
 
 type Opened<'py> = (&'static str, Bound<'py, PyBytes>, Bound<'py, PyBytes>);

@@ -72,6 +72,7 @@ pub fn log_error(error: LogError) -> PyErr {
             bad_input(error.to_string())
         }
         LogError::NoWriter => raise("ReadOnly", error.to_string()),
+        LogError::Cold(number) => Python::attach(|py| instance(py, "NotInMemory", (number,))),
         LogError::NoBlock(_) => raise("NotFound", error.to_string()),
         LogError::Unsound(problem) => {
             damaged("Damaged", "index.db", 0, &problem, "counts that add up", "it is rebuilt from the blocks")

@@ -18,7 +18,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use std::sync::Arc;
 
 use crate::batch::{Batch, column_buffers};
-use crate::block_log::{CipherTuple, cipher_key};
+use crate::crypt::{CipherTuple, cipher_key};
 use crate::disk::Disk;
 use crate::errors::{bad_input, damaged, disk_error};
 

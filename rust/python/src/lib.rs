@@ -15,6 +15,7 @@ mod exchange;
 mod foreign;
 mod formats;
 mod held;
+mod held_block;
 mod kafka;
 mod ledger;
 mod log_results;
@@ -35,6 +36,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     archive::register(module)?;
     batch::register(module)?;
     block_log::register(module)?;
+    held_block::register(module)?;
     client::register(module)?;
     commit::register(module)?;
     crypt::register(module)?;

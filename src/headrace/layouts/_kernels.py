@@ -6,6 +6,7 @@ from headrace._core import (
     CommitHandle,
     DiskLock,
     GroupCommit,
+    HeldBlock,
     JournalWriter,
     Ledger,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "CommitHandle",
     "DiskLock",
     "GroupCommit",
+    "HeldBlock",
     "JournalWriter",
     "Ledger",
 ]

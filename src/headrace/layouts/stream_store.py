@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from headrace._core import Batch
 from headrace.config.model import ConsumerConfig, StreamConfig
-from headrace.layouts._kernels import BlockLog, CommitHandle, Ledger
+from headrace.layouts._kernels import BlockLog, CommitHandle, HeldBlock, Ledger
 from headrace.layouts.base import (
     ConsumerState,
     Cursors,
@@ -50,6 +50,14 @@ class SubjectsPage(NamedTuple):
 
     total: int
     counts: bytes
+
+
+class BlockPlace(NamedTuple):
+    """A block, and the sequences that it covers."""
+
+    number: int
+    first: int
+    last: int
 
 
 class Committable(ABC):
@@ -319,6 +327,23 @@ class StreamStore(Log, Committable):
         max_loads: int = 1,
     ) -> tuple[Batch, int]:
         """(messages on any of the filters in `[first, below)`, where to go on); at most `max_loads` blocks are read."""
+
+    @abstractmethod
+    def load_warm(self, seqs: Sequence[int], max_bytes: int) -> tuple[Batch, int]:
+        """(messages as far as they are in memory, how many of the sequences were looked at)"""
+
+    @abstractmethod
+    def block_of(self, seq: int) -> BlockPlace | None:
+        """Where a sequence lies, or else the next one behind it; None behind the last."""
+
+    @abstractmethod
+    def hold(self, block: int, filters: Sequence[str] = ()) -> HeldBlock | None:
+        """Read a block, on a thread that may wait; in memory (or what the filters select of it) while the result lives. None
+        if there is nothing to be read."""
+
+    @abstractmethod
+    def cold_front(self, msgs: int, size: int) -> int | None:
+        """A block that limits would have to read to make room for so many more messages and bytes."""
 
     @abstractmethod
     def count_matching(self, first: int, below: int | None, filters: Sequence[str]) -> int:

@@ -24,6 +24,7 @@ from headrace.streams._kernels import (
     PublishRun,
     PullRun,
 )
+from headrace.streams.stream.loads import BlockLoads
 
 if TYPE_CHECKING:
     from headrace.layouts.stream_store import StreamVolume
@@ -96,6 +97,7 @@ class StreamEngine(Engine):
         self.streams: dict[int, StreamHandler] = {}
         self.consumers: dict[int, ConsumerHandler] = {}
         self._calls: dict[int, CallHandler] = {}
+        self.loads = BlockLoads(self)
 
     # Who gets what
 

@@ -6,6 +6,7 @@ The same request reaches three endpoints, by age: `CREATE.<S>` makes ephemerals,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from headrace.streams.api.types import (
     paged,
 )
 from headrace.streams.consumer.changes import paused
+from headrace.streams.consumer.pending import Count
 from headrace.streams.consumer.rules import check_name
 from headrace.streams.errors import api_error, bad_stream
 from headrace.streams.limits import DURATION_NS_MAX
@@ -98,14 +100,21 @@ def _create(api: Api, call: Call, request: CreateConsumerRequest, name: str) -> 
 
         return Later(partial(stream.make_consumer, name, config), created)
     if config == existing.config:
-        return consumer_info(existing, api.facts)
+        return _when_counted([existing], lambda: consumer_info(existing, api.facts))
+    count = existing.count_with(config)
+
+    def save() -> Count | None:
+        existing.store.save_config(config)
+        return count() if count is not None else None
 
     def updated(result: Any) -> Fields:
         _check_saved(result)
         existing.updated(config)
+        if result is not None:
+            existing.pending.take(result)
         return consumer_info(existing, api.facts)
 
-    return Later(partial(existing.store.save_config, config), updated)
+    return Later(save, updated)
 
 
 def _check_saved(result: Any) -> None:
@@ -132,8 +141,13 @@ def listing(api: Api, call: Call) -> Outcome:
     """CONSUMER.LIST"""
     stream, offset = _page(api, call)
     page, found = paged(sorted(stream.consumers), offset, DETAILS_PAGE)
-    shown = [consumer_info(stream.consumers[name], api.facts, notes=False) for name in found]
-    return {**page, "consumers": shown}
+    consumers = [stream.consumers[name] for name in found]
+
+    def show() -> Fields:
+        shown = [consumer_info(each, api.facts, notes=False) for each in consumers]
+        return {**page, "consumers": shown}
+
+    return _when_counted(consumers, show)
 
 
 def _page(api: Api, call: Call) -> tuple[Stream, int]:
@@ -155,7 +169,26 @@ def info(api: Api, call: Call) -> Outcome:
     """CONSUMER.INFO"""
     if not is_empty(call.payload):
         raise api_error("JSNotEmptyRequestErr")
-    return consumer_info(_consumer(call)[1], api.facts)
+    consumer = _consumer(call)[1]
+    return _when_counted([consumer], lambda: consumer_info(consumer, api.facts))
+
+
+def _when_counted(consumers: Sequence[Consumer], show: Callable[[], Fields]) -> Outcome:
+    """What is shown of consumers, once it is known how much waits for each."""
+    unknown = [each for each in consumers if not each.pending.known(each.end)]
+    if not unknown:
+        return show()
+    work = [each.pending.work(each.end) for each in unknown]
+
+    def finish(counts: Any) -> Fields:
+        if isinstance(counts, Exception):
+            raise counts
+        for consumer, counted in zip(unknown, counts, strict=True):
+            if not consumer.closed:
+                consumer.pending.take(counted)
+        return show()
+
+    return Later(lambda: [count() for count in work], finish)
 
 
 def delete(api: Api, call: Call) -> Outcome:

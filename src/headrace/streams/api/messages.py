@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import NotFound
+from headrace.errors import NotFound, NotInMemory
 from headrace.record import Record
 from headrace.streams.api.calls import Call, Fields, Later, Outcome, when_durable
 from headrace.streams.api.json_reader import is_empty, read
 from headrace.streams.api.types import MsgDeleteRequest, MsgGetRequest
 from headrace.streams.errors import ApiError, api_error
+from headrace.streams.stream.loads import memory_only
 from headrace.units import format_time_ns, parse_time_ns
 
 if TYPE_CHECKING:
@@ -26,15 +28,30 @@ def get(api: Api, call: Call) -> Outcome:
         raise api_error("JSBadRequestErr")
     stream = call.account.stream(call.args[0])
     try:
-        record = find(stream.store, request)
+        with memory_only():
+            record = find(stream.store, request)
     except NotFound as problem:
         raise api_error("JSNoMessageFoundErr") from problem
+    except NotInMemory:
+        return Later(partial(find_durable, stream, request), partial(_shown_later, request))
+    return when_durable(stream, _shown(request, record))
+
+
+def _shown_later(request: MsgGetRequest, result: Any) -> Fields:
+    if isinstance(result, NotFound):
+        raise api_error("JSNoMessageFoundErr") from result
+    if isinstance(result, Exception):
+        raise result
+    return _shown(request, result)
+
+
+def _shown(request: MsgGetRequest, record: Record) -> Fields:
     found: dict[str, Any] = {"subject": record.subject, "seq": record.seq}
     if record.headers and not request.no_hdr:
         found["hdrs"] = base64.b64encode(record.headers).decode()
     if record.data:
         found["data"] = base64.b64encode(record.data).decode()
-    return when_durable(stream, {"message": {**found, "time": format_time_ns(record.time_ns)}})
+    return {"message": {**found, "time": format_time_ns(record.time_ns)}}
 
 
 def _is_one_message(request: MsgGetRequest) -> bool:
@@ -62,6 +79,14 @@ def find(store: StreamStore, request: MsgGetRequest) -> Record:
     if request.next_by_subj:
         return store.load_next_msg(request.next_by_subj, max(start, 1))
     return store.load_msg(start)
+
+
+def find_durable(stream: Stream, request: MsgGetRequest) -> Record:
+    """The same on a thread that may wait: for blocks, and for the disk."""
+    record = find(stream.store, request)
+    if stream.engine.sync_needed and not stream.in_memory:
+        stream.store.sync()
+    return record
 
 
 def delete(api: Api, call: Call) -> Outcome:

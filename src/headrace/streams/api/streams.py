@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import NotInMemory
 from headrace.streams.api.calls import Call, Fields, Later, Outcome
 from headrace.streams.api.info import stream_info, stream_state, subject_details
 from headrace.streams.api.json_reader import is_empty, is_structured, read
@@ -20,6 +21,7 @@ from headrace.streams.api.types import (
 )
 from headrace.streams.errors import api_error, bad_stream
 from headrace.streams.limits import FIRST_SEQ_MAX
+from headrace.streams.stream.loads import memory_only
 from headrace.streams.stream.rules import NAME_RULE, NOT_IN_NAMES
 from headrace.streams.stream.stream import Stream
 
@@ -107,11 +109,30 @@ def listing(api: Api, call: Call) -> Outcome:
         request = read(call.payload, StreamListRequest, strict=api.facts.strict)
     account = call.account
     page, found = paged(account.names(request.subject), request.offset, DETAILS_PAGE)
-    streams = [stream_info(account.streams[name], api.facts, notes=False) for name in found]
-    answer: dict[str, Any] = {**page, "streams": streams}
-    if account.offline:
-        answer["offline"] = account.offline
-    return answer
+    shown = [account.streams[name] for name in found]
+
+    def show() -> Fields:
+        streams = [stream_info(stream, api.facts, notes=False) for stream in shown]
+        answer: dict[str, Any] = {**page, "streams": streams}
+        if account.offline:
+            answer["offline"] = account.offline
+        return answer
+
+    def look() -> None:
+        for stream in shown:
+            if not stream.closed:
+                stream.store.fast_state()
+
+    def looked(result: Any) -> Fields:
+        if isinstance(result, Exception):
+            raise result
+        return show()
+
+    try:
+        with memory_only():
+            return show()
+    except NotInMemory:
+        return Later(look, looked)
 
 
 def info(api: Api, call: Call) -> Outcome:
@@ -134,7 +155,11 @@ def info(api: Api, call: Call) -> Outcome:
     # A hundred thousand subjects, or a million gaps, are not gathered while others wait.
     if request.subjects_filter or request.deleted_details:
         return Later(look, shown)
-    return shown(look())
+    try:
+        with memory_only():
+            return shown(look())
+    except NotInMemory:
+        return Later(look, shown)
 
 
 def delete(api: Api, call: Call) -> Outcome:

@@ -30,6 +30,7 @@ from headrace.streams.api.advisories import Advisories
 from headrace.streams.consumer import life as consumer_life
 from headrace.streams.consumer.acks import nak_delay_ns, next_request, term_reason
 from headrace.streams.consumer.next_run import Position, SkipList, Why
+from headrace.streams.consumer.pending import Count, PendingCount, count
 from headrace.streams.consumer.pull import PullDelivery
 from headrace.streams.consumer.pull_requests import SERVER_SHUTDOWN
 from headrace.streams.consumer.push import PushDelivery
@@ -67,7 +68,9 @@ class Consumer:
         # must not redeliver everything.
         self.wall_offset = self.engine.clock() - self.engine.now()
         self.acked_at = self.engine.now()
-        self._pending, self._counted, self._recount = 0, 0, True
+        self.pending = PendingCount(self)
+        self._loading = False
+        self._loaded_last: int = -1
         self._first = 0
         self._held_acks: list[AckRun] = []
         """Acknowledgements that wait until the store is free."""
@@ -78,6 +81,8 @@ class Consumer:
             self.recount(moves_on=False)
         self.start_seq = self.config.opt_start_seq or self.position.next_seq
         self._apply_config()
+        if start is not None and start.counted is not None:
+            self.pending.take(start.counted)
         self.id = self.engine.register_consumer(self)
         if self.config.ack_policy != "none":
             # Without acks nobody listens for them: who asks for an answer hears that there are no responders.
@@ -105,7 +110,7 @@ class Consumer:
         self.sample_percent = int(config.sample_freq.removesuffix("%") or 0)
         self.pause_until_ns = consumer_life.pause_end(config)
         self.ack_prefix = f"$JS.ACK.{self.stream.name}.{self.name}.".encode()
-        self._recount = True
+        self.pending.stale = True
 
     # Delivering
 
@@ -158,6 +163,10 @@ class Consumer:
         below, left = self.visible, TURN_BYTES
         end = store.last_seq + 1 if below is None else below
         self.stalled = False
+        if delivery.ready and not self.pending.known(end):
+            self.pending.count_later(end)
+            if not self.pending.known(end):
+                return
         while wanted := delivery.wants(now):
             batch = position.choose(ledger, store, wanted, delivery.bytes_wanted, below)
             if position.gone:
@@ -174,8 +183,10 @@ class Consumer:
                 and not len(batch := self._paced(self.replay, batch, now))
             ):
                 return
-            taken, size = delivery.send(batch, again, self.pending_below(end), now)
+            taken, size = delivery.send(batch, again, self.pending.below(end), now)
             position.passed(taken)
+            if 0 < position.ahead <= position.next_seq:
+                self._read_ahead()
             if taken:
                 self._sent(batch, taken, again, now)
             left -= size
@@ -189,11 +200,42 @@ class Consumer:
             self.stalled = True
         elif why is Why.END:
             self.delivery.at_end(now)
-        elif why is Why.MORE:
-            self.engine.wake(self)
+        elif why is Why.COLD:
+            self._load()
+            return self._loading
         else:
             return False
         return True
+
+    def _load(self) -> None:
+        """What comes next is to be read from disk; if that is the block behind the last one, so is the one behind it."""
+        position, store = self.position, self.stream.store
+        if self._loading or (place := store.block_of(position.cold)) is None:
+            return
+        in_order = place.number == self._loaded_last + 1 and not position.filters
+        position.ahead = place.first if in_order and not position.skip_list else 0
+        self._loading, self._loaded_last = True, place.number
+        self.stream.engine.loads.want(store, position.cold, self._loaded, position.filters)
+
+    def _loaded(self) -> None:
+        self._loading = False
+        self.wake()
+
+    def wake(self) -> None:
+        """Have messages delivered, if there are any."""
+        if not self.closed:
+            self.engine.wake(self)
+
+    def _read_ahead(self) -> None:
+        """A block was begun that had been read ahead: read the next one."""
+        position, store = self.position, self.stream.store
+        here = store.block_of(position.next_seq)
+        following = store.block_of(here.last + 1) if here is not None else None
+        if following is None or following.first <= position.next_seq:
+            position.ahead = 0
+            return
+        position.ahead, self._loaded_last = following.first, following.number
+        self.engine.loads.ahead(store, following.number)
 
     def _paced(self, replay: Replay, batch: Batch, now: int) -> Batch:
         """Replay `original`: the part of the messages whose time has come."""
@@ -205,7 +247,7 @@ class Consumer:
     def _sent(self, batch: Batch, taken: int, again: bool, now: int) -> None:
         self.last_delivered_ns = now + self.wall_offset
         if not again:
-            self._pending = max(self._pending - taken, 0)
+            self.pending.sent(taken)
         if self.config.ack_policy == "none" and self.stream.config.retention != "limits":
             self.on_acked(batch.positions()[:taken])
 
@@ -314,7 +356,7 @@ class Consumer:
             where = (self.stream.account, self.stream.name, self.name, consumer_seq, seq)
             self.advisories.terminated(*where, deliveries, DELETED)
         if (sequences and max(sequences) >= self.position.next_seq) or self.position.skip_list:
-            self._recount = True
+            self.pending.stale = True
         if pending:
             self.last_acked_ns = self.engine.clock()
             self.engine.wake(self)
@@ -325,7 +367,7 @@ class Consumer:
             return
         self._first = first
         if first > self.position.next_seq:
-            self._recount = True
+            self.pending.stale = True
         if self.ledger.removed_below(first, False):
             self.engine.wake(self)
 
@@ -344,7 +386,7 @@ class Consumer:
         if ledger.removed_below(front, moves_on) or unacked:
             self.last_acked_ns = self.engine.clock()
             self.engine.wake(self)
-        self._recount = True
+        self.pending.stale = True
         self.position.next_seq = max(self.position.next_seq, ledger.delivered.stream + 1)
 
     def done_with(self, sequences: Sequence[int], batch: Batch) -> list[int]:
@@ -367,21 +409,12 @@ class Consumer:
 
     def num_pending(self) -> int:
         """Messages for this consumer that were never delivered."""
-        return self.pending_below(self.visible or self.stream.store.last_seq + 1)
+        return self.pending.below(self.end)
 
-    def pending_below(self, below: int) -> int:
-        """The same, as far as the end of what may be seen, which the caller knows."""
-        store, position = self.stream.store, self.position
-        if self._recount:
-            self._recount = False
-            first = position.resume if position.skip_list else position.next_seq
-            waiting = store.count_live(position.skip_list.packed()) if position.skip_list else 0
-            self._pending = waiting + store.count_matching(first, below, position.filters)
-            self._counted = below
-        elif below > self._counted:
-            self._pending += store.count_matching(self._counted, below, position.filters)
-            self._counted = below
-        return self._pending
+    @property
+    def end(self) -> int:
+        """The end of what may be seen."""
+        return self.visible or self.stream.store.last_seq + 1
 
     def info(self) -> dict[str, Any]:
         """As the API shows it; `config` is put in by whoever does."""
@@ -409,6 +442,13 @@ class Consumer:
         return shown
 
     # Changes
+
+    def count_with(self, config: ConsumerConfig) -> Callable[[], Count] | None:
+        """What counts what would wait for it with other filters, on whatever thread; None where that is quick."""
+        if not config.filters or config.filters == self.config.filters or self.position.skip_list:
+            return None
+        first = max(self.ledger.delivered.stream + 1, self._first)
+        return partial(count, self.stream.store, first, self.end, config.filters)
 
     def updated(self, config: ConsumerConfig) -> None:
         """Another configuration (it passed the rules, and is on disk). The position stays."""
@@ -438,7 +478,7 @@ class Consumer:
         """Deliver again from a sequence on, by default from behind the ack floor; returns it. Durable at `store.mark()`."""
         first = seq if seq is not None else self.ledger.floor.stream + 1
         self.store.reset(first - 1)
-        self.position.next_seq, self._recount = first, True
+        self.position.next_seq, self.pending.stale = first, True
         self.position.skip_list = SkipList()
         self.last_delivered_ns = self.last_acked_ns = None
         self.engine.wake(self)

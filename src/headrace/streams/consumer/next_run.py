@@ -23,8 +23,8 @@ from headrace.streams._kernels import Batch, Ledger
 
 MSGS_MAX = 4096
 BYTES_MAX = 4 << 20
-# Blocks that one choice may read from disk: the loop waits for it.
-LOADS_MAX = 1
+# The loop waits for a choice: it reads no block from disk.
+LOADS_MAX = 0
 NOTHING = Batch.build("", [])
 
 
@@ -35,7 +35,7 @@ class Why(Enum):
     SKIP_LIST = "skip list"
     NEW = "new"
     STALLED = "max_ack_pending is reached"
-    MORE = "nothing in what was looked at; look again"
+    COLD = "what comes next is not in memory"
     END = "end of the stream"
 
 
@@ -68,7 +68,9 @@ class Position:
     """Where a consumer stands in its stream, beside its ledger, and the messages that were chosen from there."""
 
     __slots__ = (
+        "ahead",
         "batch",
+        "cold",
         "filters",
         "gone",
         "look_on",
@@ -100,6 +102,10 @@ class Position:
         """Where to look on once all of it was sent; 0 where that stays."""
         self.gone: Sequence[int] = ()
         """To be delivered again, but not in the stream any more."""
+        self.cold = 0
+        """The sequence from which on it has to be read from disk."""
+        self.ahead = 0
+        """From this sequence on the next block is to be read ahead; 0 where that is not worth it."""
 
     def choose(self, ledger: Ledger, store: StreamStore, msgs: int, size: int, below: int | None) -> Batch:
         """The next messages, at most so many and (but for the first) so many bytes; `why` says where they come from, or
@@ -118,7 +124,8 @@ class Position:
         why = Why.NEW
         if not len(batch):
             end = store.last_seq + 1 if below is None else below
-            why = Why.END if look_on >= end else Why.MORE
+            why = Why.END if look_on >= end else Why.COLD
+            self.cold = look_on
         self.why, self.batch, self.look_on = why, batch, look_on
         return batch
 
@@ -128,24 +135,28 @@ class Position:
 
     def _again(self, store: StreamStore, due: list[int], size: int) -> Batch:
         """Messages that are due again; those no longer in the stream are named."""
-        batch = store.load_msgs(due, size)
-        there = batch.positions()
-        if not there:
-            self.gone = due
-        else:
-            looked_at = due[: due.index(there[-1]) + 1]
-            if len(looked_at) > len(there):
-                self.gone = sorted(set(looked_at).difference(there))
+        batch, looked_at = store.load_warm(due, size)
+        if not looked_at:
+            return self._not_in_memory(due[0])
+        if looked_at > len(batch):
+            self.gone = sorted(set(due[:looked_at]).difference(batch.positions()))
         return self._chosen(Why.AGAIN, batch, 0)
+
+    def _not_in_memory(self, sequence: int) -> Batch:
+        self.cold = sequence
+        return self._chosen(Why.COLD, NOTHING, 0)
 
     def _skip_list(self, store: StreamStore, msgs_max: int, size: int, below: int | None) -> Batch:
         """The next of the snapshot, as far as it is durable. What was removed since is passed over."""
         next_ones = [seq for seq in self.skip_list.first(msgs_max) if below is None or seq < below]
         if not next_ones:
             return self._chosen(Why.END, NOTHING, 0)
-        batch = store.load_msgs(next_ones, size)
-        whole = not len(batch) or len(batch) == len(next_ones)
-        return self._chosen(Why.SKIP_LIST, batch, next_ones[-1] + 1 if whole else batch.last_position + 1)
+        batch, looked_at = store.load_warm(next_ones, size)
+        if not looked_at:
+            return self._not_in_memory(next_ones[0])
+        whole = not len(batch) or len(batch) == looked_at
+        last = next_ones[looked_at - 1] if whole else batch.last_position
+        return self._chosen(Why.SKIP_LIST, batch, last + 1)
 
     def shorten(self, count: int) -> Batch:
         """Only the first so many of what was chosen."""

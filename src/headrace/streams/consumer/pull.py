@@ -128,7 +128,10 @@ class PullDelivery:
             return problem
         if not pull.no_wait:
             return None
-        pending = self.consumer.num_pending() + self.consumer.ledger.num_due
+        consumer = self.consumer
+        if not consumer.pending.known(consumer.end):
+            return None  # it is told when the messages were counted and looked for
+        pending = consumer.num_pending() + consumer.ledger.num_due
         if not pending and not pull.expires:
             return NO_MESSAGES
         return REQUESTS_PENDING if 0 < pending < self.queues.wanted() else None

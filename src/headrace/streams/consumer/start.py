@@ -14,6 +14,7 @@ from typing import NamedTuple
 from headrace.config.model import ConsumerConfig
 from headrace.errors import EndOfStream
 from headrace.layouts.stream_store import StreamStore
+from headrace.streams.consumer.pending import Count, count
 from headrace.streams.subjects import covers
 from headrace.units import parse_time_ns
 
@@ -24,10 +25,22 @@ class Start(NamedTuple):
     first: int
     skip_list: bytes = b""
     resume: int = 0
+    counted: Count | None = None
+    """What waits for it, where that may have taken a while to count."""
 
 
 def start_of(config: ConsumerConfig, store: StreamStore) -> Start:
-    """The start of a consumer that is made now."""
+    """The start of a consumer that is made now, on whatever thread."""
+    start = _start(config, store)
+    if not config.filters:
+        return start
+    first = start.resume if start.skip_list else start.first
+    shown = store.durability == "sync" and store.type() == "file"
+    end = store.durable_next if shown else store.last_seq + 1
+    return start._replace(counted=count(store, first, end, config.filters))
+
+
+def _start(config: ConsumerConfig, store: StreamStore) -> Start:
     first, last = store.first_seq, store.last_seq
     if config.deliver_policy == "last_per_subject":
         newest = store.last_per_subject(list(config.filters or (">",)))

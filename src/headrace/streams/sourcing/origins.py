@@ -30,7 +30,7 @@ LOG = logging.getLogger("headrace.streams")
 
 MSGS_MAX = 4096
 BYTES_MAX = 4 << 20
-LOADS_MAX = 1
+LOADS_MAX = 0
 RETRY_NS = 1_000_000_000
 HEARTBEAT_NS = 1_000_000_000
 INTEREST_ORIGIN = "origin stream has interest retention: it does not keep messages for other streams"
@@ -161,6 +161,9 @@ class Origins:
             feed.error, whole = store_error(problem), False
         if whole:
             feed.next = following
+        if not len(batch) and following < end:
+            self.engine.loads.want(store, following, self.wake, feed.filters)
+            return False
         done = batch if whole else batch.filter(None, feed.next, None, None, [])
         if len(done):
             feed.taken = OriginPosition(feed.identity, done.last_position)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.streams.engine import StreamEngine
-from headrace.streams.stream.direct import Answer
+from headrace.streams.stream.direct import Steps
 
 LOG = logging.getLogger("headrace.streams")
 STEP_BYTES = 1 << 20
@@ -26,10 +27,12 @@ class DirectSender:
         account: int,
         conn: int | None,
         reply: bytes,
-        answers: Iterator[Answer | None],
+        answers: Steps,
     ) -> None:
         self._engine, self._account, self._conn, self._reply = engine, account, conn, reply
         self._answers = answers
+        self._result: Any = None
+        """Of what was looked for on a thread."""
 
     def start(self) -> None:
         """Send the first step at once; the others follow when it is their turn."""
@@ -47,7 +50,12 @@ class DirectSender:
         )
         size = 0
         try:
-            for answer in self._answers:
+            while True:
+                result, self._result = self._result, None
+                answer = self._answers.send(result)
+                if callable(answer):
+                    engine.off_loop(answer, self._looked_up)
+                    return
                 if answer is not None:
                     publish(account, reply, None, *answer)
                     size += len(answer[1])
@@ -60,8 +68,14 @@ class DirectSender:
                     return
                 size = 0
                 yield
+        except StopIteration:
+            return
         except HeadraceError as problem:  # the stream is gone, or cannot be read
             LOG.warning("a direct get ends early: %s", problem)
+
+    def _looked_up(self, result: Any) -> None:
+        self._result = result
+        self._go_on()
 
     def _go_on(self) -> None:
         self._engine.do_in_steps(("direct", self._conn), self._steps())

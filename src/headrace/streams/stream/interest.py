@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.streams.api.call_queue import WHOLE
@@ -70,22 +71,29 @@ class Interest:
         else:
             self._purge_if_unwanted()
 
-    def _free(self, filters: Sequence[str]) -> Iterator[None]:
+    def _free(self, filters: Sequence[str], position: int = 1) -> Iterator[None]:
         """Of the messages that the filters take, those that every consumer is done with go, in steps."""
         stream = self._stream
         if stream.config.retention == "limits":
             return
-        position, end = 1, stream.store.last_seq + 1
+        end = stream.store.last_seq + 1
         while position < end and not stream.closed and stream.consumers:
             if stream.is_busy:
                 yield
                 continue
             batch, position = stream.store.read_matching(
-                position, AT_ONCE, BYTES_AT_ONCE, list(filters), end, 1
+                position, AT_ONCE, BYTES_AT_ONCE, list(filters), end, 0
             )
             if len(batch):
                 self._free_of(batch, filters)
+            elif position < end:
+                stream.engine.loads.want(stream.store, position, partial(self._free_on, filters, position))
+                return
             yield
+
+    def _free_on(self, filters: Sequence[str], position: int) -> None:
+        """The block is there at which `_free` had come to."""
+        self._stream.engine.do_in_steps(("acked", self._stream), self._free(filters, position))
 
     def _free_of(self, batch: Batch, filters: Sequence[str]) -> None:
         stream, gone = self._stream, batch.positions()

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from headrace.config.model import ConsumerConfig, StreamConfig
 from headrace.engine.timers import RETRY_NS, Timer
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotInMemory
 from headrace.layouts.base import Ticket
 from headrace.layouts.stream_store import ConsumerStore, StreamStore
 from headrace.streams._kernels import INGEST, Batch, PublishRun
@@ -26,6 +26,7 @@ from headrace.streams.sourcing.origins import Origins
 from headrace.streams.stream import ingest, republish
 from headrace.streams.stream.expiry import Expiry
 from headrace.streams.stream.interest import Interest
+from headrace.streams.stream.loads import memory_only
 from headrace.streams.stream.plan import compile_plan
 from headrace.streams.subject_map import SubjectMap, compile_map
 
@@ -66,7 +67,7 @@ class Stream:
         store.expires_itself = not self.config.allow_msg_ttl
         self._listening: list[int] = []
         self._fences = 0
-        self._roll_refused = self._removal_prepared = False
+        self._roll_refused = self._removal_prepared = self._front_wanted = False
         self._fenced_runs: list[PublishRun] = []
         self._when_unfenced: list[Callable[[], None]] = []
         self._when_free: deque[Callable[[], object]] = deque()
@@ -91,6 +92,7 @@ class Stream:
     def _apply_config(self) -> None:
         config = self.config
         self.plan = compile_plan(config)
+        self._evicts = config.max_msgs > 0 or config.max_bytes > 0
         self.window.set_span(config.duplicate_window)
         domain = self.account.domain
         self._head = b'{"stream":"' + self.name.encode() + b'"'
@@ -149,8 +151,18 @@ class Stream:
             self.fence()
             self._fenced_runs.append(run)
             self.engine.off_loop(self.store.roll_ahead, self._rolled)
+        elif (
+            self._evicts
+            and not self._front_wanted
+            and (cold := self.store.cold_front(len(run), run.payload_bytes + len(run) * RECORD_BYTES))
+            is not None
+        ):
+            self.fence()
+            self._fenced_runs.append(run)
+            self._front_wanted = True  # once for a run: a block that cannot be read is the store's to report
+            self.engine.loads.want_block(self.store, cold, self.unfence)
         else:
-            self._roll_refused = False
+            self._roll_refused = self._front_wanted = False
             self._ingest(run)
 
     def _ingest(self, run: PublishRun) -> None:
@@ -335,19 +347,41 @@ class Stream:
         """Messages that a consumer is done with: on work-queue and interest streams they may go."""
         if self.config.retention == "limits" or not sequences:
             return
-        gone: Sequence[int] = sequences
-        if self.config.retention == "interest" and (others := self._interest.beside(consumer)):
-            batch = self.store.load_msgs(gone)
-            for other in others:
-                gone = other.done_with(gone, batch)
+        if self.config.retention != "interest" or not self._interest.beside(consumer):
+            self.remove_acked(sequences)
+            return
+        try:
+            with memory_only():
+                batch = self.store.load_msgs(sequences)
+        except NotInMemory:
+            self.engine.off_loop(
+                partial(self.store.load_msgs, sequences), partial(self._remove_unwanted, consumer, sequences)
+            )
+        else:
+            self._remove_unwanted(consumer, sequences, batch)
+
+    def _remove_unwanted(self, consumer: Consumer, sequences: Sequence[int], batch: object) -> None:
+        """Of messages that a consumer is done with, those that no other one wants go."""
+        if self.closed:
+            return
+        if not isinstance(batch, Batch):
+            LOG.warning("acknowledged messages of %r are still there: %s", self, batch)
+            return
+        gone = sequences
+        for other in self._interest.beside(consumer):
+            gone = other.done_with(gone, batch)
         if gone:
             self.remove_acked(gone)
 
     def remove_acked(self, gone: Sequence[int]) -> None:
-        """Messages go; off the loop where that takes a sync first."""
+        """Messages go; off the loop where that takes a sync first, or a block that is not in memory."""
         if not self.store.removal_needs_sync:
-            self.store.remove(gone)
-            return
+            try:
+                with memory_only():
+                    self.store.remove(gone)
+                return
+            except NotInMemory:
+                pass  # nothing was changed
 
         def done(result: object) -> None:
             if isinstance(result, Exception):

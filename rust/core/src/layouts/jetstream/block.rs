@@ -13,7 +13,7 @@ use super::seqset::SeqSet;
 use super::varint::Reader;
 use crate::compress;
 use crate::crypt::{Seed as BlockKey, block_keystream_apply};
-use crate::disk::{Disk, DiskResult};
+use crate::disk::{Disk, DiskResult, OpenMode};
 use crate::hash::HashKey;
 
 const COMPRESSED: &[u8; 4] = b"cmp\x01";
@@ -240,6 +240,10 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    pub fn heap_bytes(&self) -> usize {
+        self.data.capacity() + self.lookup.heap_bytes()
+    }
+
     pub fn view(&self, sequence: u64) -> Option<View> {
         View::parse(&self.data, self.lookup.get(sequence)?).ok()
     }
@@ -258,6 +262,13 @@ pub fn read_plain(disk: &dyn Disk, path: &str, cipher: Option<&BlockKey>) -> Dis
     }
     let (plain, findings) = decompress(&bytes);
     Ok((plain, file_len, findings))
+}
+
+/// Whether the file may hold something else than plain records.
+pub fn is_packed(disk: &dyn Disk, path: &str, block: &Block) -> bool {
+    let head = || disk.open(path, OpenMode::Read)?.read_at(0, HEAD_MAX);
+    block.cipher.is_some()
+        || head().map_or(true, |head| head.starts_with(COMPRESSED) || compress::s2_identifier(&head).is_some())
 }
 
 fn decompress(packed: &[u8]) -> (Vec<u8>, Vec<Finding>) {

@@ -35,12 +35,12 @@ impl BlockLog {
     }
 
     pub fn filtered_state(&self, from: u64, filter: &Filter) -> LogResult<Counts> {
-        self.lock().filtered_state(from, filter)
+        self.reading(|inner| inner.filtered_state(from, filter))
     }
 
     /// The newest message of each subject that one of the filters selects, in sequence order.
     pub fn last_per_subject(&self, filters: &[Filter]) -> LogResult<Vec<u64>> {
-        self.lock().last_per_subject(filters)
+        self.reading(|inner| inner.last_per_subject(filters))
     }
 
     pub fn subjects_state(&self, filter: &Filter) -> LogResult<Vec<(Vec<u8>, Counts)>> {

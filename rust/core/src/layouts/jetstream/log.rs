@@ -8,12 +8,14 @@
 //! ```
 //! Python decides when to roll, evict, sync and unlink; this works through the messages of a batch.
 
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use memchr::memmem::Finder;
 
-use super::block::{Block, Loaded, Lookup, load, loaded_of};
+use super::block::{Block, Loaded, Lookup};
+use super::cache::Cache;
 use super::chain::Chain;
 use super::commit::MarkFile;
 use super::evicted::Evicted;
@@ -46,6 +48,8 @@ pub enum LogError {
     NoWriter,
     #[error("block {0} is not there")]
     NoBlock(u64),
+    #[error("block {0} is not in memory")]
+    Cold(u64),
     #[error("{0}")]
     Unsound(String),
 }
@@ -61,57 +65,6 @@ pub struct Writer {
     pub durable_len: usize,
     /// Where writing starts in the file: behind an unsound tail nothing is written, so it equals data.len().
     pub number: u64,
-}
-
-#[derive(Default)]
-pub struct Cache {
-    /// Most recently used last.
-    pub blocks: Vec<(u64, Arc<Loaded>)>,
-    pub bytes_max: usize,
-    spare: Option<Vec<u8>>,
-}
-
-impl Cache {
-    pub fn get(&mut self, number: u64) -> Option<Arc<Loaded>> {
-        let at = self.blocks.iter().position(|(n, _)| *n == number)?;
-        let entry = self.blocks.remove(at);
-        let loaded = entry.1.clone();
-        self.blocks.push(entry);
-        Some(loaded)
-    }
-
-    pub fn put(&mut self, number: u64, loaded: Arc<Loaded>) {
-        self.forget(number);
-        self.blocks.push((number, loaded));
-        while self.bytes() > self.bytes_max && self.blocks.len() > 1 {
-            self.blocks.remove(0);
-        }
-    }
-
-    /// `put` of a block that was written to its end; the buffer of the one that leaves is kept for the next one,
-    /// which needs less memory than a fresh buffer beside it.
-    fn put_written(&mut self, number: u64, loaded: Loaded) {
-        let fits = self.bytes() + loaded.data.capacity() <= self.bytes_max;
-        if !fits && !self.blocks.is_empty() {
-            let (_, oldest) = self.blocks.remove(0);
-            self.spare = Arc::try_unwrap(oldest).ok().and_then(|l| Arc::try_unwrap(l.data).ok());
-        }
-        self.put(number, Arc::new(loaded));
-    }
-
-    fn take_spare(&mut self) -> Vec<u8> {
-        let mut spare = self.spare.take().unwrap_or_default();
-        spare.clear();
-        spare
-    }
-
-    pub fn forget(&mut self, number: u64) {
-        self.blocks.retain(|(n, _)| *n != number);
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.blocks.iter().map(|(_, b)| b.data.capacity() + b.lookup.heap_bytes()).sum()
-    }
 }
 
 pub struct Inner {
@@ -138,6 +91,8 @@ pub struct Inner {
     pub evicted: Evicted,
     /// Blocks without live messages that are out of the list but still on disk.
     pub dead: Vec<u64>,
+    /// What is known of their tombstones without reading them again.
+    pub dead_tombstones: HashMap<u64, Vec<(u64, i64)>>,
     pub findings: Vec<(u64, Finding)>,
     /// Sizes as a memory store has them, not as they are in a file.
     pub counts_as_memory: bool,
@@ -184,7 +139,7 @@ impl BlockLog {
                 blocks: Vec::new(),
                 subjects: SubjectTree::new(),
                 chain: None,
-                cache: Cache { bytes_max: cache_bytes, ..Cache::default() },
+                cache: Cache::new(cache_bytes),
                 writer: None,
                 msgs: 0,
                 bytes: 0,
@@ -195,6 +150,7 @@ impl BlockLog {
                 names_unsynced: false,
                 evicted: Evicted::default(),
                 dead: Vec::new(),
+                dead_tombstones: HashMap::new(),
                 findings: Vec::new(),
                 counts_as_memory: false,
             }),
@@ -507,30 +463,6 @@ impl Inner {
         self.last = sequence;
         self.last_time = placed.last().map_or(self.last_time, |p| p.0 as i64);
         total
-    }
-
-    /// The bytes of a block: the writer's are copied only when `loaded` must outlive the lock.
-    pub fn loaded(&mut self, index: usize) -> LogResult<Arc<Loaded>> {
-        let number = self.blocks[index].number;
-        if let Some(loaded) = self.cache.get(number) {
-            return Ok(loaded);
-        }
-        let guard = self.disk.read(&self.guard_path(number), 1 << 30).ok();
-        let path = self.block_path(number);
-        let reading = self.writer.is_none();
-        let (data, _, mut scan) = match load(self.disk.as_ref(), &path, &self.blocks[index], guard.as_deref()) {
-            // A writer beside this reader took the block away: its messages are gone.
-            Err(error) if reading && error.source.kind() == std::io::ErrorKind::NotFound => Default::default(),
-            loaded => loaded?,
-        };
-        let loaded = Arc::new(loaded_of(data, &scan));
-        if reading && index + 1 == self.blocks.len() {
-            // … or is appending to it: what lies behind the part that was there when it was opened is no damage.
-            scan.findings.retain(|finding| finding.offset < self.blocks[index].file_len);
-        }
-        self.note_findings(number, scan.findings);
-        self.cache.put(number, loaded.clone());
-        Ok(loaded)
     }
 
     pub fn note_findings(&mut self, number: u64, findings: Vec<Finding>) {

@@ -9,7 +9,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::log::{BlockLog, Inner, LogResult};
+use super::block::Loaded;
+use super::cold::loads_refused;
+use super::log::{BlockLog, Inner, LogError, LogResult};
 use super::query::ReadLimits;
 use super::record::View;
 use crate::batch::{Batch, HeaderCodec};
@@ -105,12 +107,24 @@ impl BlockLog {
     /// Live messages from `first` on that match one of the filters, and the sequence to go on from: everything
     /// before it was looked at. At most `loads_max` blocks are read from disk, so the batch may be empty.
     pub fn read_matching(&self, first: u64, limits: &ReadLimits<'_>, loads_max: usize) -> LogResult<(Batch, u64)> {
-        self.lock().read_matching(first, limits, loads_max)
+        self.reading(|inner| inner.read_matching(first, limits, loads_max))
     }
 
     /// How many live messages in `[from, below)` match one of the filters (all, if there are none).
     pub fn count_matching(&self, from: u64, below: u64, filters: &[Filter]) -> LogResult<u64> {
-        self.lock().count_matching(from, below, filters)
+        if loads_refused() {
+            return self.lock().count_matching(from, below, filters);
+        }
+        let (mut count, mut at, end) = match self.lock().count_quickly(from, below, filters) {
+            Ok(count) => return Ok(count),
+            Err((at, end)) => (0, at, end),
+        };
+        while at < end {
+            // Block by block: others have the lock between two of them.
+            let (more, next) = self.reading(|inner| inner.count_some(at, end, filters))?;
+            (count, at) = (count + more, next);
+        }
+        Ok(count)
     }
 
     /// Those of the sequences that still have a message.
@@ -132,7 +146,7 @@ impl BlockLog {
 }
 
 /// Every record counts, dead ones too: an upper bound, until the block's live messages say better.
-fn subjects_of(data: &[u8]) -> BlockSubjects {
+pub fn subjects_of(data: &[u8]) -> BlockSubjects {
     let mut at = 0;
     BlockSubjects::of(std::iter::from_fn(|| {
         let view = View::parse(data, at).ok()?;
@@ -148,12 +162,17 @@ impl super::block::Block {
 }
 
 impl Inner {
-    fn is_writing(&self, index: usize) -> bool {
+    pub fn is_writing(&self, index: usize) -> bool {
         self.writer.as_ref().is_some_and(|writer| writer.number == self.blocks[index].number)
     }
 
     fn all_match(&self, filters: &[Filter]) -> bool {
         filters.is_empty() || filters.iter().any(|filter| self.subjects.all_match(filter))
+    }
+
+    /// The hashes of the subjects that filters select, unless there are too many, or all are selected.
+    pub fn wanted_hashes(&self, filters: &[Filter]) -> Option<Vec<u64>> {
+        self.wanted(filters).hashes
     }
 
     fn wanted(&self, filters: &[Filter]) -> Wanted {
@@ -185,9 +204,10 @@ impl Inner {
         !self.is_writing(index) && !hashes.iter().any(|hash| subjects.may_hold(*hash))
     }
 
-    fn must_load(&self, index: usize) -> bool {
+    /// Whether its bytes are not in memory.
+    pub fn must_load(&self, index: usize) -> bool {
         let number = self.blocks[index].number;
-        !self.is_writing(index) && !self.cache.blocks.iter().any(|(cached, _)| *cached == number)
+        !self.is_writing(index) && !self.cache.has(number)
     }
 
     pub fn read_matching(&mut self, first: u64, limits: &ReadLimits<'_>, loads_max: usize) -> LogResult<(Batch, u64)> {
@@ -202,15 +222,20 @@ impl Inner {
             };
             let after = self.blocks[index].last + 1;
             if self.blocks[index].msgs > 0 && !self.can_skip(index, &wanted) {
-                let must_load = self.must_load(index);
+                let here = ReadLimits { msgs, bytes, filters: limits.filters, below: limits.below };
+                let sparse = self.sparse(index, &wanted);
+                let must_load = sparse.is_none() && self.must_load(index);
                 loads += usize::from(must_load);
                 if loads > loads_max {
                     break;
                 }
-                let here = ReadLimits { msgs, bytes, filters: limits.filters, below: limits.below };
+                if must_load && loads_refused() {
+                    return Err(LogError::Cold(self.blocks[index].number));
+                }
                 let skimmed = wanted.hashes.as_ref().filter(|_| must_load);
-                let (batch, next) = match skimmed.and_then(|hashes| self.skim(index, at, &here, hashes)) {
-                    Some(batch) => (batch, after.min(end)),
+                let skimmed = || self.skim_of(index, skimmed?)?.run(limits.filters).map(Arc::new);
+                let (batch, next) = match sparse.or_else(skimmed) {
+                    Some(few) => self.read_loaded(index, &few, at, &here),
                     None => self.read_block(index, at, &here)?,
                 };
                 self.learn_subjects(index, limits.filters)?;
@@ -233,9 +258,15 @@ impl Inner {
         let batch = match found.len() {
             0 => Batch::empty(HeaderCodec::Nats),
             1 => found.remove(0),
-            _ => Batch::concat(&found).map_err(|error| super::log::LogError::Unsound(error.to_string()))?,
+            _ => Batch::concat(&found).map_err(|error| LogError::Unsound(error.to_string()))?,
         };
         Ok((batch, at.min(end).max(first)))
+    }
+
+    /// What somebody holds of a block because the same filters select so little of it.
+    fn sparse(&self, index: usize, wanted: &Wanted) -> Option<Arc<Loaded>> {
+        let hashes = wanted.hashes.as_ref().filter(|_| !self.is_writing(index))?;
+        self.cache.sparse(self.blocks[index].number, hashes)
     }
 
     /// A filtered read had the block in its hands: remember what it holds.
@@ -248,6 +279,19 @@ impl Inner {
     }
 
     pub fn count_matching(&mut self, from: u64, below: u64, filters: &[Filter]) -> LogResult<u64> {
+        let (mut count, mut at, end) = match self.count_quickly(from, below, filters) {
+            Ok(count) => return Ok(count),
+            Err((at, end)) => (0, at, end),
+        };
+        while at < end {
+            let (more, next) = self.count_some(at, end, filters)?;
+            (count, at) = (count + more, next);
+        }
+        Ok(count)
+    }
+
+    /// The count, where no block has to be looked into; else the range that is to be gone through.
+    fn count_quickly(&self, from: u64, below: u64, filters: &[Filter]) -> Result<u64, (u64, u64)> {
         let (from, end) = (from.max(self.first()), below.min(self.last + 1));
         if from >= end || self.msgs == 0 {
             return Ok(0);
@@ -258,12 +302,8 @@ impl Inner {
         }
         let to_the_end = end == self.last + 1;
         // For the last few messages a look at each is quicker than one at each subject.
-        if to_the_end && end - from > SUBJECTS_MAX as u64 {
-            if let Some(count) = self.count_by_subject(from, filters) {
-                return Ok(count);
-            }
-        }
-        self.count_by_block(from, end, filters)
+        let by_subject = to_the_end && end - from > SUBJECTS_MAX as u64;
+        by_subject.then(|| self.count_by_subject(from, filters)).flatten().ok_or((from, end))
     }
 
     /// From what is known of the subjects, unless one has messages on both sides of `from`.
@@ -287,7 +327,8 @@ impl Inner {
         (!both_sides).then_some(count)
     }
 
-    fn count_by_block(&mut self, from: u64, end: u64, filters: &[Filter]) -> LogResult<u64> {
+    /// Counts up to behind the next block that has to be looked into: the count, and where to go on.
+    fn count_some(&mut self, from: u64, end: u64, filters: &[Filter]) -> LogResult<(u64, u64)> {
         let wanted = self.wanted(filters);
         let (mut count, mut at) = (0, from.max(wanted.lowest.min(end)));
         while let Some(index) = self.block_at(at).filter(|_| at < end && at <= wanted.highest) {
@@ -295,6 +336,7 @@ impl Inner {
             let after = block.last + 1;
             let whole = at <= block.first && after <= end && block.is_whole() && !self.is_writing(index);
             let known = block.subjects.as_ref().filter(|_| whole);
+            let mut looked = false;
             if let Some(known) = known.zip(wanted.hashes.as_ref()).and_then(|(subjects, hashes)| subjects.count(hashes))
             {
                 count += known;
@@ -302,12 +344,16 @@ impl Inner {
                 let limits = ReadLimits { msgs: usize::MAX, bytes: usize::MAX, filters, below: end };
                 count += self.read_block(index, at, &limits)?.0.len() as u64;
                 self.learn_subjects(index, filters)?;
+                looked = true;
             }
             at = after;
             if self.block_at(at).is_some_and(|next| next <= index) {
                 break;
             }
+            if looked {
+                return Ok((count, at));
+            }
         }
-        Ok(count)
+        Ok((count, end))
     }
 }

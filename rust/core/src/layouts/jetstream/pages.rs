@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::log::{BlockLog, LogResult};
+use super::log::{BlockLog, Inner, LogResult};
 use super::query::ReadLimits;
 use crate::subjects::Filter;
 
@@ -102,20 +102,30 @@ impl BlockLog {
         below: u64,
         blocks_max: usize,
     ) -> LogResult<(Vec<(usize, u64)>, u64)> {
-        let mut inner = self.lock();
+        self.reading(|inner| inner.newest_below(subjects, below, blocks_max))
+    }
+}
+
+impl Inner {
+    fn newest_below(
+        &mut self,
+        subjects: &[Vec<u8>],
+        below: u64,
+        blocks_max: usize,
+    ) -> LogResult<(Vec<(usize, u64)>, u64)> {
         let mut wanted: HashMap<&[u8], usize> = subjects.iter().enumerate().map(|(at, s)| (&s[..], at)).collect();
         let (mut found, mut below) = (Vec::new(), below);
         for _ in 0..blocks_max {
-            let before = inner.blocks.partition_point(|block| block.first < below);
+            let before = self.blocks.partition_point(|block| block.first < below);
             let Some(index) = before.checked_sub(1).filter(|_| !wanted.is_empty()) else { return Ok((found, 0)) };
             let limits = ReadLimits { msgs: usize::MAX, bytes: usize::MAX, filters: &[], below };
-            let (batch, _) = inner.read_block(index, 0, &limits)?;
+            let (batch, _) = self.read_block(index, 0, &limits)?;
             for entry in batch.entries().iter().rev() {
                 if let Some(at) = wanted.remove(batch.bytes(entry.subject)) {
                     found.push((at, entry.position));
                 }
             }
-            below = inner.blocks[index].first.min(below - 1); // an emptied block has no first of its own
+            below = self.blocks[index].first.min(below - 1); // an emptied block has no first of its own
         }
         Ok((found, if wanted.is_empty() { 0 } else { below }))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::block::{Block, TIME_UNKNOWN};
+use super::block::{Block, Loaded, TIME_UNKNOWN};
 use super::index_db::{BlockEntry, IndexDb, SubjectEntry};
 use super::log::{BlockLog, Inner, LogResult};
 use super::record::{SUBJECT, View};
@@ -45,55 +45,28 @@ pub struct ReadLimits<'a> {
 
 impl BlockLog {
     pub fn load(&self, sequence: u64) -> LogResult<Option<Found>> {
-        let mut inner = self.lock();
-        let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else {
-            return Ok(None);
-        };
-        inner.with_record(index, sequence, found)
+        self.reading(|inner| {
+            let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else {
+                return Ok(None);
+            };
+            inner.with_record(index, sequence, found)
+        })
     }
 
     /// Many at once, in the order asked, until they have `bytes_max`; absent ones are left out.
     pub fn load_many(&self, sequences: &[u64], bytes_max: usize) -> LogResult<Batch> {
-        let mut inner = self.lock();
-        let mut builder =
-            crate::batch::BatchBuilder::with_capacity(sequences.len(), sequences.len() * 160, HeaderCodec::Nats);
-        let (mut previous, mut bytes): (Option<usize>, usize) = (None, 0);
-        for sequence in sequences {
-            let sequence = *sequence;
-            // Neighbours in the request mostly lie in one block.
-            let index = match previous.filter(|i| covers(&inner.blocks[*i], sequence)) {
-                Some(index) => index,
-                None => match inner.block_at(sequence) {
-                    Some(index) => index,
-                    None => continue,
-                },
-            };
-            previous = Some(index);
-            if !inner.blocks[index].is_live(sequence) {
-                continue;
-            }
-            let pushed = inner.with_record(index, sequence, |data, view| {
-                bytes += view.len;
-                builder.push(crate::batch::Message {
-                    position: sequence,
-                    time: view.time,
-                    subject: view.subject(data),
-                    key: None,
-                    headers: view.headers(data),
-                    data: Some(view.data(data)),
-                    flags: 0,
-                })
-            })?;
-            if matches!(pushed, Some(Err(_))) || bytes >= bytes_max {
-                break;
-            }
-        }
-        Ok(builder.finish())
+        self.reading(|inner| Ok(inner.load_many(sequences, bytes_max, false)?.0))
+    }
+
+    /// The same as far as their blocks are in memory, and how many of the sequences were looked at: the next one lies in
+    /// a block that is not, or there was enough.
+    pub fn load_warm(&self, sequences: &[u64], bytes_max: usize) -> LogResult<(Batch, usize)> {
+        self.lock().load_many(sequences, bytes_max, true)
     }
 
     /// Live messages from `first` on; empty only when there are none left below the bound.
     pub fn read(&self, first: u64, limits: &ReadLimits<'_>) -> LogResult<Batch> {
-        Ok(self.lock().read_matching(first, limits, usize::MAX)?.0)
+        self.reading(|inner| Ok(inner.read_matching(first, limits, usize::MAX)?.0))
     }
 
     pub fn next_match(&self, filter: &Filter, from: u64) -> LogResult<Option<Found>> {
@@ -111,53 +84,28 @@ impl BlockLog {
 
     /// The sequence of the newest message that matches.
     pub fn last_seq_of(&self, filter: &Filter) -> LogResult<Option<u64>> {
-        self.lock().last_sequence_of(filter)
+        self.reading(|inner| inner.last_sequence_of(filter))
     }
 
     pub fn last_match(&self, filter: &Filter) -> LogResult<Option<Found>> {
-        let mut inner = self.lock();
-        let Some(sequence) = inner.last_sequence_of(filter)? else { return Ok(None) };
-        let Some(index) = inner.block_at(sequence) else { return Ok(None) };
-        inner.with_record(index, sequence, found)
+        self.reading(|inner| {
+            let Some(sequence) = inner.last_sequence_of(filter)? else { return Ok(None) };
+            let Some(index) = inner.block_at(sequence) else { return Ok(None) };
+            inner.with_record(index, sequence, found)
+        })
+    }
+
+    /// The newest message on a subject below a sequence.
+    pub fn last_before(&self, subject: &[u8], sequence: u64) -> LogResult<Option<u64>> {
+        self.reading(|inner| inner.last_before(subject, sequence))
     }
 
     pub fn seq_from_time(&self, time: i64) -> LogResult<u64> {
-        let mut inner = self.lock();
-        for index in 0..inner.blocks.len() {
-            if inner.blocks[index].last_time < time {
-                continue;
-            }
-            let mut at = inner.blocks[index].first;
-            while let Some(sequence) = inner.blocks[index].next_live(at) {
-                let seen = inner.with_record(index, sequence, |_, view| view.time)?;
-                if seen.is_some_and(|seen| seen >= time) {
-                    return Ok(sequence);
-                }
-                at = sequence + 1;
-            }
-        }
-        Ok(inner.last + 1)
+        self.reading(|inner| inner.seq_from_time(time))
     }
 
     pub fn state(&self) -> LogResult<State> {
-        let mut inner = self.lock();
-        let first = inner.first();
-        let first_time = match inner.blocks.iter().position(|b| b.msgs > 0) {
-            Some(index) => Some(inner.first_time_of(index)?),
-            None => None,
-        };
-        let deleted = if inner.msgs == 0 { 0 } else { inner.last + 1 - first - inner.msgs };
-        Ok(State {
-            msgs: inner.msgs,
-            bytes: inner.bytes,
-            first,
-            first_time,
-            last: inner.last,
-            last_time: inner.last_time,
-            subjects: inner.subjects.len() as u64,
-            deleted,
-            file_bytes: inner.blocks.iter().map(|b| b.file_len).sum(),
-        })
+        self.reading(Inner::state)
     }
 
     /// Every sequence between first and last without a message, up to `max` of them.
@@ -176,51 +124,71 @@ impl BlockLog {
         found
     }
 
+    /// The same as JSON: `[sequence,…]`
+    pub fn deleted_json(&self, max: usize) -> Vec<u8> {
+        let mut json = vec![b'['];
+        for sequence in self.deleted(max) {
+            if json.len() > 1 {
+                json.push(b',');
+            }
+            json.extend_from_slice(sequence.to_string().as_bytes());
+        }
+        json.push(b']');
+        json
+    }
+
     pub fn blocks(&self) -> Vec<Block> {
         self.lock().blocks.clone()
     }
 
     pub fn record_bytes_of(&self, sequence: u64) -> LogResult<Option<usize>> {
-        let mut inner = self.lock();
-        let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else {
-            return Ok(None);
-        };
-        inner.with_record(index, sequence, |_, view| view.len)
+        self.reading(|inner| {
+            let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else {
+                return Ok(None);
+            };
+            inner.with_record(index, sequence, |_, view| view.len)
+        })
     }
 
     /// Whether a block's file holds its records as they are.
     pub fn is_plain(&self, number: u64) -> LogResult<bool> {
-        let mut inner = self.lock();
-        let index = inner.index_of(number)?;
-        let len = inner.loaded(index)?.data.len() as u64;
-        Ok(inner.blocks[index].cipher.is_none() && len == inner.blocks[index].file_len)
+        self.reading(|inner| {
+            let index = inner.index_of(number)?;
+            let len = inner.loaded(index)?.data.len() as u64;
+            Ok(inner.blocks[index].cipher.is_none() && len == inner.blocks[index].file_len)
+        })
     }
 
     /// The plain bytes of a block, as they are in memory.
     pub fn plain_bytes(&self, number: u64) -> LogResult<Vec<u8>> {
-        let mut inner = self.lock();
+        let inner = self.lock();
         if let Some(writer) = inner.writer.as_ref().filter(|w| w.number == number) {
             return Ok(writer.data.clone());
         }
-        let index = inner.index_of(number)?;
-        Ok(inner.loaded(index)?.data.to_vec())
+        drop(inner);
+        let loaded = self.reading(|inner| inner.index_of(number).and_then(|index| inner.loaded(index)))?;
+        Ok(loaded.data.to_vec())
     }
 
     /// The guard of a block: the boundaries of all its records, up to the first that cannot be parsed.
     pub fn guard_of(&self, number: u64) -> LogResult<Vec<u8>> {
-        let mut inner = self.lock();
+        let inner = self.lock();
         if let Some(writer) = inner.writer.as_ref().filter(|w| w.number == number) {
             return Ok(encode_guard(&writer.data));
         }
-        let index = inner.index_of(number)?;
-        let loaded = inner.loaded(index)?;
         drop(inner);
+        let loaded = self.reading(|inner| inner.index_of(number).and_then(|index| inner.loaded(index)))?;
         self.note_subjects(number, &loaded.data);
         Ok(encode_guard(&loaded.data))
     }
 
     /// The checkpoint: `index.db` version 4 of what is in memory.
     pub fn encode_index(&self) -> LogResult<Vec<u8>> {
+        let unknown = |block: &&Block| block.msgs > 0 && block.first_time == TIME_UNKNOWN;
+        let unknown: Vec<u64> = self.lock().blocks.iter().filter(unknown).map(|block| block.number).collect();
+        for number in unknown {
+            self.reading(|inner| inner.index_of(number).map_or(Ok(0), |index| inner.first_time_of(index)))?;
+        }
         let mut inner = self.lock();
         for index in 0..inner.blocks.len() {
             if inner.blocks[index].msgs > 0 {
@@ -333,6 +301,46 @@ pub fn entry_of(view: &View, base: usize) -> Entry {
 const DOUBTFUL_MAX: usize = 16;
 
 impl Inner {
+    fn load_many(&mut self, sequences: &[u64], bytes_max: usize, warm_only: bool) -> LogResult<(Batch, usize)> {
+        let mut builder =
+            crate::batch::BatchBuilder::with_capacity(sequences.len(), sequences.len() * 160, HeaderCodec::Nats);
+        let (mut previous, mut bytes): (Option<usize>, usize) = (None, 0);
+        for (at, sequence) in sequences.iter().enumerate() {
+            let sequence = *sequence;
+            // Neighbours in the request mostly lie in one block.
+            let index = match previous.filter(|i| covers(&self.blocks[*i], sequence)) {
+                Some(index) => index,
+                None => match self.block_at(sequence) {
+                    Some(index) => index,
+                    None => continue,
+                },
+            };
+            if !self.blocks[index].is_live(sequence) {
+                continue;
+            }
+            if previous != Some(index) && warm_only && self.must_load(index) {
+                return Ok((builder.finish(), at));
+            }
+            previous = Some(index);
+            let pushed = self.with_record(index, sequence, |data, view| {
+                bytes += view.len;
+                builder.push(crate::batch::Message {
+                    position: sequence,
+                    time: view.time,
+                    subject: view.subject(data),
+                    key: None,
+                    headers: view.headers(data),
+                    data: Some(view.data(data)),
+                    flags: 0,
+                })
+            })?;
+            if matches!(pushed, Some(Err(_))) || bytes >= bytes_max {
+                return Ok((builder.finish(), at + 1));
+            }
+        }
+        Ok((builder.finish(), sequences.len()))
+    }
+
     /// The messages of one block, and where to go on.
     pub fn read_block(&mut self, index: usize, from: u64, limits: &ReadLimits<'_>) -> LogResult<(Batch, u64)> {
         let writing = self.writer.as_ref().is_some_and(|w| w.number == self.blocks[index].number);
@@ -349,9 +357,51 @@ impl Inner {
             return Ok((batch, next));
         }
         let loaded = self.loaded(index)?;
+        Ok(self.read_loaded(index, &loaded, from, limits))
+    }
+
+    /// The same from bytes that are at hand.
+    pub fn read_loaded(&self, index: usize, loaded: &Loaded, from: u64, limits: &ReadLimits<'_>) -> (Batch, u64) {
         let (views, next) = pick(&self.blocks[index], &loaded.data, |s| loaded.lookup.get(s), from, limits);
         let entries = views.iter().map(|view| entry_of(view, 0)).collect();
-        Ok((Batch::new(loaded.data.clone(), entries, HeaderCodec::Nats), next))
+        (Batch::new(loaded.data.clone(), entries, HeaderCodec::Nats), next)
+    }
+
+    fn seq_from_time(&mut self, time: i64) -> LogResult<u64> {
+        for index in 0..self.blocks.len() {
+            if self.blocks[index].last_time < time {
+                continue;
+            }
+            let mut at = self.blocks[index].first;
+            while let Some(sequence) = self.blocks[index].next_live(at) {
+                let seen = self.with_record(index, sequence, |_, view| view.time)?;
+                if seen.is_some_and(|seen| seen >= time) {
+                    return Ok(sequence);
+                }
+                at = sequence + 1;
+            }
+        }
+        Ok(self.last + 1)
+    }
+
+    fn state(&mut self) -> LogResult<State> {
+        let first = self.first();
+        let first_time = match self.blocks.iter().position(|b| b.msgs > 0) {
+            Some(index) => Some(self.first_time_of(index)?),
+            None => None,
+        };
+        let deleted = if self.msgs == 0 { 0 } else { self.last + 1 - first - self.msgs };
+        Ok(State {
+            msgs: self.msgs,
+            bytes: self.bytes,
+            first,
+            first_time,
+            last: self.last,
+            last_time: self.last_time,
+            subjects: self.subjects.len() as u64,
+            deleted,
+            file_bytes: self.blocks.iter().map(|b| b.file_len).sum(),
+        })
     }
 
     pub fn first_time_of(&mut self, index: usize) -> LogResult<i64> {

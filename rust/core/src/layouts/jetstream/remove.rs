@@ -1,5 +1,5 @@
-//! Taking messages out: one by one (with tombstones), from the front (limits; without), behind a sequence
-//! (truncate), and rewriting blocks without what is gone or lost.
+//! Taking messages out: one by one (with tombstones), behind a sequence (truncate), and rewriting blocks without what
+//! is gone or lost. Limits are `evict`.
 
 use super::block::Loaded;
 use super::log::{BlockLog, Inner, LogError, LogResult, Writer};
@@ -7,22 +7,11 @@ use super::record::{
     self, Fields, HASH_SIZE, RECORD_BYTES_MIN, SEQUENCE_MASK, TOMBSTONE_BIT, View, encode_erased, encode_placeholder,
     encode_tombstone,
 };
-use crate::batch::{Batch, Entry};
-use crate::subjects::Filter;
 
 pub struct Removed {
     pub sequence: u64,
     pub time: i64,
     pub bytes: u64,
-}
-
-/// Everything below these bounds goes; `None` = no bound.
-#[derive(Default)]
-pub struct FrontLimits {
-    pub max_msgs: Option<u64>,
-    pub max_bytes: Option<u64>,
-    pub before_time: Option<i64>,
-    pub below: Option<u64>,
 }
 
 pub struct Truncation {
@@ -37,48 +26,11 @@ impl BlockLog {
     /// Removes live messages, tombstones first: nothing changes in memory unless they were written.
     pub fn remove(&self, sequences: &[u64]) -> LogResult<(Vec<Removed>, u64)> {
         self.check_sound()?;
-        let mut inner = self.lock();
-        let mut found = Vec::with_capacity(sequences.len());
         let mut wanted: Vec<u64> = sequences.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
-        for sequence in wanted {
-            let Some(index) = inner.block_at(sequence).filter(|i| inner.blocks[*i].is_live(sequence)) else { continue };
-            let as_memory = inner.counts_as_memory;
-            let seen = inner.with_record(index, sequence, |_, view| (view.time, view.counted(as_memory)))?;
-            let (time, bytes) = seen.unwrap_or((0, 0));
-            found.push(Removed { sequence, time, bytes });
-        }
-        let tombstones: Vec<(u64, i64)> = found.iter().map(|r| (r.sequence, r.time)).collect();
-        let mark = inner.write_tombstones(&tombstones)?;
-        for removed in &found {
-            inner.remove_live(removed.sequence)?;
-        }
-        Ok((found, mark))
-    }
-
-    /// Removes from the front, without tombstones: limits are applied again at every start.
-    pub fn evict_front(&self, limits: &FrontLimits) -> LogResult<(u64, u64)> {
-        self.lock().evict_front(limits)
-    }
-
-    /// Applies a per-subject limit to every subject (at start).
-    pub fn trim_all_subjects(&self, max: u64) -> LogResult<(u64, u64)> {
-        let mut inner = self.lock();
-        let (msgs, bytes) = (inner.msgs, inner.bytes);
-        let mut over = Vec::new();
-        inner.subjects.for_each_match(&Filter::all(), |subject, state| {
-            if state.msgs > max {
-                over.push(subject.to_vec());
-            }
-        });
-        if !over.is_empty() {
-            inner.start_chain()?;
-        }
-        for subject in over {
-            inner.trim_subject(&subject, max)?;
-        }
-        Ok((msgs - inner.msgs, bytes - inner.bytes))
+        // All blocks are looked into before anything changes: one that is not in memory has it begin again.
+        self.reading(|inner| inner.remove(&wanted))
     }
 
     /// The bytes that overwrite a message in place: (block, offset in file, bytes). `None` if the block is
@@ -122,6 +74,7 @@ impl BlockLog {
     /// A sealed block without its dead records: holes stay holes, tombstones stay while they refer to blocks
     /// that are there.
     pub fn compacted(&self, number: u64) -> LogResult<Vec<u8>> {
+        let _held = self.hold(number, &[])?;
         let mut inner = self.lock();
         let index = inner.index_of(number)?;
         let loaded = inner.loaded(index)?;
@@ -181,10 +134,11 @@ impl BlockLog {
         inner.findings.retain(|(n, _)| *n != number);
         let index = inner.index_of(number)?;
         inner.blocks[index].file_len = file_len;
-        let loaded = inner.loaded(index)?;
-        if loaded.data.len() >= HASH_SIZE {
-            let end = loaded.data.len();
-            inner.blocks[index].last_hash = loaded.data[end - HASH_SIZE..].try_into().expect("eight bytes");
+        drop(inner);
+        let Some(loaded) = self.hold(number, &[])? else { return Ok(()) };
+        let mut inner = self.lock();
+        if let (Ok(index), Some(hash)) = (inner.index_of(number), loaded.data.last_chunk::<HASH_SIZE>()) {
+            inner.blocks[index].last_hash = *hash;
         }
         Ok(())
     }
@@ -192,22 +146,26 @@ impl BlockLog {
     /// Tombstones of a block that still matter: for messages in blocks that stay. And whether it has any at all:
     /// such a file may go only when the older ones that it speaks of are gone for good.
     pub fn tombstones_of(&self, number: u64) -> LogResult<(Vec<(u64, i64)>, bool)> {
+        let known = self.lock().dead_tombstones.remove(&number);
+        let all = known.map_or_else(|| self.read_tombstones(number), Ok)?;
+        let inner = self.lock();
+        let matters = |tombstone: &&(u64, i64)| {
+            let target = inner.block_at(tombstone.0).map(|i| &inner.blocks[i]);
+            target.is_some_and(|b| b.number < number && b.file_first <= tombstone.0)
+        };
+        Ok((all.iter().filter(matters).copied().collect(), !all.is_empty()))
+    }
+
+    fn read_tombstones(&self, number: u64) -> LogResult<Vec<(u64, i64)>> {
         let inner = self.lock();
         let block = super::block::Block::new(number, &inner.stream, None);
-        let guard = inner.disk.read(&inner.guard_path(number), 1 << 30).ok();
-        let (data, _, scan) =
-            super::block::load(inner.disk.as_ref(), &inner.block_path(number), &block, guard.as_deref())?;
-        let (mut found, mut any) = (Vec::new(), false);
-        for record in scan.records.iter().filter(|record| record.raw_sequence & TOMBSTONE_BIT != 0) {
-            any = true;
-            let sequence = record.raw_sequence & SEQUENCE_MASK;
-            let target = inner.block_at(sequence).map(|i| &inner.blocks[i]);
-            if target.is_some_and(|b| b.number < number && b.file_first <= sequence) {
-                let time = View::parse(&data, record.offset as usize).map_or(0, |view| view.time);
-                found.push((sequence, time));
-            }
-        }
-        Ok((found, any))
+        let (disk, path, guard_path) = (inner.disk.clone(), inner.block_path(number), inner.guard_path(number));
+        drop(inner);
+        let guard = disk.read(&guard_path, 1 << 30).ok();
+        let (data, _, scan) = super::block::load(disk.as_ref(), &path, &block, guard.as_deref())?;
+        let tombstones = scan.records.iter().filter(|record| record.raw_sequence & TOMBSTONE_BIT != 0);
+        let time = |offset: u32| View::parse(&data, offset as usize).map_or(0, |view| view.time);
+        Ok(tombstones.map(|record| (record.raw_sequence & SEQUENCE_MASK, time(record.offset))).collect())
     }
 
     /// Blocks that are out of the list and wait to be unlinked.
@@ -223,12 +181,13 @@ impl BlockLog {
         inner.subjects.clear();
         inner.chain = None;
         inner.evicted.saved();
-        inner.cache.blocks.clear();
+        inner.cache.clear();
         inner.writer = None;
         inner.unsynced.clear();
         inner.findings.clear();
         (inner.msgs, inner.bytes) = (0, 0);
         inner.dead.clear();
+        inner.dead_tombstones.clear();
         gone
     }
 }
@@ -256,6 +215,31 @@ impl Inner {
         self.blocks.iter().position(|b| b.number == number).ok_or(LogError::NoBlock(number))
     }
 
+    fn remove(&mut self, sequences: &[u64]) -> LogResult<(Vec<Removed>, u64)> {
+        let (mut found, mut subjects) = (Vec::with_capacity(sequences.len()), Vec::with_capacity(sequences.len()));
+        for sequence in sequences.iter().copied() {
+            let Some(index) = self.block_at(sequence).filter(|i| self.blocks[*i].is_live(sequence)) else { continue };
+            let as_memory = self.counts_as_memory;
+            let seen = self.with_record(index, sequence, |data, view| {
+                (view.time, view.counted(as_memory), Some(view.subject(data).to_vec()))
+            })?;
+            let (time, bytes, subject) = seen.unwrap_or((0, 0, None));
+            found.push(Removed { sequence, time, bytes });
+            subjects.push(subject);
+        }
+        let tombstones: Vec<(u64, i64)> = found.iter().map(|r| (r.sequence, r.time)).collect();
+        let mark = self.write_tombstones(&tombstones)?;
+        for (removed, subject) in found.iter().zip(subjects) {
+            if let Some(subject) = subject {
+                self.remove_from_subject(&subject, removed.sequence);
+            }
+            if let Some(index) = self.block_at(removed.sequence) {
+                self.take_out(index, removed.sequence, removed.bytes);
+            }
+        }
+        Ok((found, mark))
+    }
+
     /// Takes one live message out of all counts. Its record stays where it is.
     pub fn remove_live(&mut self, sequence: u64) -> LogResult<Option<u64>> {
         let Some(index) = self.block_at(sequence).filter(|i| self.blocks[*i].is_live(sequence)) else {
@@ -272,7 +256,7 @@ impl Inner {
         Ok(Some(bytes))
     }
 
-    fn remove_from_subject(&mut self, subject: &[u8], sequence: u64) {
+    pub fn remove_from_subject(&mut self, subject: &[u8], sequence: u64) {
         if let Some(state) = self.subjects.get_mut(subject)
             && !state.removed(sequence)
         {
@@ -280,7 +264,7 @@ impl Inner {
         }
     }
 
-    fn take_out(&mut self, index: usize, sequence: u64, bytes: u64) {
+    pub fn take_out(&mut self, index: usize, sequence: u64, bytes: u64) {
         self.blocks[index].removed(sequence, bytes);
         if let Some(chain) = self.chain.as_mut() {
             chain.unlink(sequence);
@@ -310,6 +294,11 @@ impl Inner {
         let number = self.blocks[index].number;
         let writing = self.writer.as_ref().is_some_and(|w| w.number == number);
         if self.writer.is_some() && !writing && self.blocks[index].msgs == 0 {
+            if let Some(loaded) = self.cache.get(number) {
+                let tombstones = views(&loaded).into_iter().filter(View::is_tombstone);
+                let tombstones = tombstones.map(|view| (view.sequence(), view.time)).collect();
+                self.dead_tombstones.insert(number, tombstones);
+            }
             self.blocks.remove(index);
             self.cache.forget(number);
             self.dead.push(number);
@@ -321,99 +310,6 @@ impl Inner {
         for index in (0..self.blocks.len()).rev() {
             self.drop_if_dead(index);
         }
-    }
-
-    fn evict_front(&mut self, limits: &FrontLimits) -> LogResult<(u64, u64)> {
-        let (msgs, bytes) = (self.msgs, self.bytes);
-        while self.msgs > 0 {
-            let index = self.blocks.iter().position(|b| b.msgs > 0).expect("messages lie in blocks");
-            let over = limits.max_msgs.is_some_and(|max| self.msgs > max)
-                || limits.max_bytes.is_some_and(|max| self.bytes > max)
-                || limits.below.is_some_and(|below| self.blocks[index].first < below);
-            let old = match limits.before_time {
-                Some(before) if !over => self.first_time_of(index)? < before,
-                _ => false,
-            };
-            if !over && !old {
-                break;
-            }
-            if !self.evict_block(index, limits)? {
-                let first = self.blocks[index].first;
-                self.remove_live(first)?;
-                // Age needs no memory: what is too old now is too old at the next start.
-                if over {
-                    self.evicted.one(first);
-                }
-            }
-        }
-        Ok((msgs - self.msgs, bytes - self.bytes))
-    }
-
-    /// With one subject a whole block can go by its summary, without being read.
-    fn evict_block(&mut self, index: usize, limits: &FrontLimits) -> LogResult<bool> {
-        let block = &self.blocks[index];
-        let newest = self.writer.as_ref().is_some_and(|w| w.number == block.number);
-        let whole = limits.max_msgs.is_some_and(|max| self.msgs - block.msgs >= max)
-            || limits.max_bytes.is_some_and(|max| self.bytes - block.bytes >= max)
-            || limits.below.is_some_and(|below| block.last < below);
-        if newest || !whole || self.subjects.len() != 1 {
-            return Ok(false);
-        }
-        let (msgs, bytes, last, number) = (block.msgs, block.bytes, block.last, block.number);
-        let mut emptied = None;
-        self.subjects.for_each_match_mut(&Filter::all(), |subject, state| {
-            state.msgs -= msgs;
-            (state.first, state.first_bytes, state.first_exact) = (last + 1, 0, false);
-            if state.msgs == 0 {
-                emptied = Some(subject.to_vec());
-            }
-        });
-        if let Some(subject) = emptied {
-            self.subjects.remove(&subject);
-        }
-        self.msgs -= msgs;
-        self.bytes -= bytes;
-        self.blocks.remove(index);
-        self.cache.forget(number);
-        self.dead.push(number);
-        self.evicted.whole_block();
-        Ok(true)
-    }
-
-    /// Enforces a per-subject limit on the subjects of a batch that was just stored.
-    pub fn trim_subjects(&mut self, batch: &Batch, entries: &[Entry], max: u64) -> LogResult<(u64, u64)> {
-        if max == 0 {
-            return Ok((0, 0));
-        }
-        let (msgs, bytes) = (self.msgs, self.bytes);
-        for entry in entries.iter().filter(|e| e.flags & crate::batch::flags::PLACEHOLDER == 0) {
-            self.trim_subject(batch.bytes(entry.subject), max)?;
-        }
-        Ok((msgs - self.msgs, bytes - self.bytes))
-    }
-
-    pub fn trim_subject(&mut self, subject: &[u8], max: u64) -> LogResult<()> {
-        while let Some(state) = self.subjects.get_mut(subject).map(|s| *s).filter(|s| s.msgs > max) {
-            let exact = state.first_exact && state.first_bytes > 0;
-            if exact && let Some(index) = self.block_at(state.first).filter(|i| self.blocks[*i].is_live(state.first)) {
-                let next = self.successor(state.first);
-                self.evicted.one(state.first);
-                self.remove_from_subject(subject, state.first);
-                self.take_out(index, state.first, u64::from(state.first_bytes));
-                if let (Some((next, bytes)), Some(state)) = (next, self.subjects.get_mut(subject)) {
-                    (state.first, state.first_bytes, state.first_exact) = (next, bytes, true);
-                }
-                continue;
-            }
-            let Some(sequence) = self.first_on_subject(subject)? else { return Ok(()) };
-            let next = self.successor(sequence);
-            self.evicted.one(sequence);
-            self.remove_live(sequence)?;
-            if let (Some((next, bytes)), Some(state)) = (next, self.subjects.get_mut(subject)) {
-                (state.first, state.first_bytes, state.first_exact) = (next, bytes, true);
-            }
-        }
-        Ok(())
     }
 
     fn truncate_after(&mut self, sequence: u64) -> LogResult<Truncation> {

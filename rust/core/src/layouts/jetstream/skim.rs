@@ -4,37 +4,55 @@
 //! how many records must be found. Whatever does not fit (a boundary, a hash, the count) is left to the full load,
 //! which finds out what is wrong and reports it.
 
+use std::sync::Arc;
+
+use super::block::{Loaded, Lookup};
 use super::guard::{Bounds, Guard};
 use super::log::Inner;
-use super::query::ReadLimits;
 use super::record::{HASH_SIZE, SEQUENCE_MASK, View};
-use crate::batch::{Batch, BatchBuilder, HeaderCodec, Message};
-use crate::disk::OpenMode;
-use crate::subjects::Matcher;
+use crate::disk::{Disk, OpenMode};
+use crate::hash::HashKey;
+use crate::subjects::{Filter, Matcher};
 
 /// More matches than this are worth having the block in memory.
 const MATCHES_MAX: u64 = 8;
 const PIECE_BYTES: usize = 1 << 20;
 const GUARD_BYTES_MAX: u64 = 64 << 20;
 
+/// What is needed to skim one block, with or without the lock.
+pub struct Skim {
+    disk: Arc<dyn Disk>,
+    path: String,
+    guard_path: String,
+    key: HashKey,
+    expected: u64,
+}
+
 impl Inner {
-    /// All matches of a block from a sequence on; `None` when the block must be loaded to know.
-    pub fn skim(&self, index: usize, from: u64, limits: &ReadLimits<'_>, hashes: &[u64]) -> Option<Batch> {
+    /// `None` when the block must be loaded to know.
+    pub fn skim_of(&self, index: usize, hashes: &[u64]) -> Option<Skim> {
         let block = &self.blocks[index];
         let expected = block.subjects.as_ref()?.count(hashes)?;
-        if block.cipher.is_some() || expected > MATCHES_MAX || expected as usize > limits.msgs {
+        if block.cipher.is_some() || expected > MATCHES_MAX {
             return None;
         }
-        let guard = self.disk.read(&self.guard_path(block.number), GUARD_BYTES_MAX).ok()?;
-        let file = self.disk.open(&self.block_path(block.number), OpenMode::Read).ok()?;
+        let (path, guard_path) = (self.block_path(block.number), self.guard_path(block.number));
+        Some(Skim { disk: self.disk.clone(), path, guard_path, key: block.key, expected })
+    }
+}
+
+impl Skim {
+    /// The messages that match, live or not, as if they were all that the block holds.
+    pub fn run(&self, filters: &[Filter]) -> Option<Loaded> {
+        let guard = self.disk.read(&self.guard_path, GUARD_BYTES_MAX).ok()?;
+        let file = self.disk.open(&self.path, OpenMode::Read).ok()?;
         let len = usize::try_from(file.len().ok()?).ok().filter(|len| *len >= HASH_SIZE)?;
         let last_hash = file.read_at((len - HASH_SIZE) as u64, HASH_SIZE).ok()?;
         let guard = Guard::decode_for(&guard, len, &last_hash)?;
-        let mut builder = BatchBuilder::with_capacity(expected as usize, 0, HeaderCodec::Nats);
-        let (mut piece, mut start, mut at) = (Vec::new(), 0, 0);
-        let (mut seen, mut bytes) = (0, 0);
+        let (mut data, mut lookup) = (Vec::new(), Lookup::new());
+        let (mut piece, mut start, mut at, mut seen) = (Vec::new(), 0, 0, 0);
         let mut memo: (Vec<u8>, bool) = (Vec::new(), false);
-        let matcher = Matcher::new(limits.filters);
+        let matcher = Matcher::new(filters);
         for bounds in guard.iter() {
             if at + bounds.len() > start + piece.len() {
                 piece = file.read_at(at as u64, PIECE_BYTES.max(bounds.len())).ok()?;
@@ -51,17 +69,14 @@ impl Inner {
             if !memo.1 {
                 continue;
             }
-            let view = View::checked(&piece, view.offset, &block.key).ok()?;
+            let view = View::checked(&piece, view.offset, &self.key).ok()?;
             seen += 1;
-            let sequence = view.raw_sequence;
-            let wanted = sequence & !SEQUENCE_MASK == 0 && sequence >= from && sequence < limits.below;
-            if wanted && block.is_live(sequence) {
-                bytes += view.len;
-                let (headers, data) = (view.headers(&piece), Some(view.data(&piece)));
-                let (position, time, subject) = (sequence, view.time, view.subject(&piece));
-                builder.push(Message { position, time, subject, key: None, headers, data, flags: 0 }).ok()?;
+            if view.raw_sequence & !SEQUENCE_MASK == 0 {
+                lookup.push(view.raw_sequence, u32::try_from(data.len()).ok()?);
+                data.extend_from_slice(&piece[view.offset..view.end()]);
             }
         }
-        (seen == expected && at == len && bytes <= limits.bytes).then(|| builder.finish())
+        let whole = seen == self.expected && at == len;
+        whole.then(|| Loaded { data: Arc::new(data), lookup, others: Some(Vec::new()) })
     }
 }

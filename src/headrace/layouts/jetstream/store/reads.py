@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from headrace.layouts.base import SimpleState
-from headrace.layouts.jetstream._kernels import Batch, BlockLog
+from headrace.layouts.jetstream._kernels import Batch, BlockLog, HeldBlock
 from headrace.layouts.jetstream.store.history import read_history
-from headrace.layouts.stream_store import StreamKernel, StreamStore, SubjectsPage
+from headrace.layouts.stream_store import BlockPlace, StreamKernel, StreamStore, SubjectsPage
 
 if TYPE_CHECKING:
     from headrace.layouts.jetstream.store.store import FileStreamStore
@@ -119,6 +119,25 @@ class StoreReads(StreamStore, ABC):
     ) -> tuple[Batch, int]:
         """(messages on any of the filters in `[first, below)`, where to go on)"""
         return self.log.read_matching(first, max_msgs, max_bytes, filters, below, max_loads)
+
+    def load_warm(self, seqs: Sequence[int], max_bytes: int) -> tuple[Batch, int]:
+        """(messages as far as they are in memory, how many of the sequences were looked at)"""
+        return self.log.load_warm(seqs, max_bytes)
+
+    def block_of(self, seq: int) -> BlockPlace | None:
+        """Where a sequence lies, or else the next one behind it; None behind the last."""
+        found = self.log.block_of(seq)
+        return BlockPlace(*found) if found is not None else None
+
+    def hold(self, block: int, filters: Sequence[str] = ()) -> HeldBlock | None:
+        """Read a block: in memory (or what the filters select of it) while the result lives."""
+        return self.log.hold(block, filters)
+
+    def cold_front(self, msgs: int, size: int) -> int | None:
+        """A block that limits would have to read to make room for so many more messages and bytes."""
+        config = self.config
+        limits = (max(config.max_msgs, 0) or None, max(config.max_bytes, 0) or None)
+        return self.log.cold_front(limits, msgs, size)
 
     def count_matching(self, first: int, below: int | None, filters: Sequence[str]) -> int:
         """How many messages in `[first, below)` are on any of the filters."""

@@ -70,6 +70,7 @@ def erase(store: FileStreamStore, seq: int) -> bool:
             plain[offset : offset + len(data)] = data
             upkeep.rewrite(store, number, _kernels.js_compress_block(bytes(plain)))
             return True
+        store.log.patching(number)
         file.write_at(offset, data)
         file.sync_data()
         store.log.patched(number, offset, data)
