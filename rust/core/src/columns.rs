@@ -13,8 +13,8 @@ use std::ops::Range;
 
 use crate::batch::{Batch, Entry, HeaderCodec, Span, bytes_of};
 use crate::large_buffer;
-use crate::layouts::kafka::varint;
 use crate::layouts::rabbitmq::props::{Text, each_text};
+use crate::varint;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ColumnError {
@@ -370,10 +370,10 @@ fn rocketmq_properties<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) {
 /// A count, then names and values, all lengths zig-zag varints; a value of length −1 is null.
 fn kafka_headers<'a>(block: &'a [u8], pairs: &mut Vec<HeaderPair<'a>>) -> Option<()> {
     let mut at = 0;
-    let count = usize::try_from(varint::read(block, &mut at)?).ok()?;
+    let count = usize::try_from(varint::get_varint(block, &mut at).ok()?).ok()?;
     for _ in 0..count {
         let mut field = || {
-            let length = varint::read(block, &mut at)?;
+            let length = varint::get_varint(block, &mut at).ok()?;
             if length == -1 {
                 return Some(None);
             }

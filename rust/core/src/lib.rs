@@ -22,4 +22,5 @@ pub mod net;
 pub mod recast;
 pub mod requests;
 pub mod subjects;
+pub mod varint;
 pub mod wire;

@@ -14,8 +14,8 @@ use highway::{HighwayHash, HighwayHasher, Key as HashKey};
 
 use crate::batch::{Batch, BatchBuilder, Entry, HeaderCodec, Message, TooLarge, flags};
 use crate::columns::header_pairs;
-use crate::layouts::kafka::varint;
 use crate::layouts::rabbitmq::props::{Text, each_text};
+use crate::varint;
 
 const SUBJECT: &[u8] = b"Headrace-Subject";
 const KEY: &[u8] = b"Headrace-Key";
@@ -260,7 +260,7 @@ impl Block<'_> {
             return;
         }
         match self.to {
-            HeaderCodec::Kafka => varint::write(self.out, count as i64),
+            HeaderCodec::Kafka => varint::put_varint(self.out, count as i64),
             HeaderCodec::Nats => self.out.extend_from_slice(b"NATS/1.0\r\n"),
             _ => {}
         }
@@ -319,9 +319,9 @@ impl Block<'_> {
         let out = &mut *self.out;
         match self.to {
             HeaderCodec::Kafka => {
-                varint::write(out, name.len() as i64);
+                varint::put_varint(out, name.len() as i64);
                 out.extend_from_slice(name);
-                varint::write(out, value.map_or(-1, |value| value.len() as i64));
+                varint::put_varint(out, value.map_or(-1, |value| value.len() as i64));
                 out.extend_from_slice(value.unwrap_or_default());
             }
             HeaderCodec::RocketMq => {

@@ -2,7 +2,7 @@
 
 use headrace_core::batch::{Batch, BatchBuilder, HeaderCodec, Message};
 use headrace_core::layouts::jetstream::archive::*;
-use headrace_core::layouts::jetstream::varint::put_uvarint;
+use headrace_core::varint::put_uvarint;
 use proptest::prelude::*;
 
 type Made = (String, Option<Vec<u8>>, Vec<u8>);

@@ -2,13 +2,13 @@
 
 use headrace_core::hash::HashKey;
 use headrace_core::layouts::jetstream::block::block_key;
+use headrace_core::layouts::jetstream::decode::Reader;
 use headrace_core::layouts::jetstream::guard::Guard;
 use headrace_core::layouts::jetstream::idx::Idx;
 use headrace_core::layouts::jetstream::index_db::{BlockEntry, IndexDb, SubjectEntry, VERSION};
 use headrace_core::layouts::jetstream::record::{self, Fields, SEQUENCE_MASK, View};
 use headrace_core::layouts::jetstream::scan::{Hints, scan};
 use headrace_core::layouts::jetstream::seqset::SeqSet;
-use headrace_core::layouts::jetstream::varint::Reader;
 use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;

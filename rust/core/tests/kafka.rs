@@ -12,7 +12,7 @@ use headrace_core::layouts::kafka::index;
 use headrace_core::layouts::kafka::producers::Producers;
 use headrace_core::layouts::kafka::reader::{BatchPosition, SegmentReader, Want};
 use headrace_core::layouts::kafka::survey::{SurveyRules, survey};
-use headrace_core::layouts::kafka::varint;
+use headrace_core::varint;
 use proptest::prelude::*;
 
 type Row = (u64, i64, Option<Vec<u8>>, Option<Vec<u8>>);
@@ -118,10 +118,10 @@ proptest! {
     #[test]
     fn varints_come_back(value in any::<i64>()) {
         let mut bytes = Vec::new();
-        varint::write(&mut bytes, value);
-        prop_assert_eq!(varint::size(value), bytes.len());
+        varint::put_varint(&mut bytes, value);
+        prop_assert_eq!(varint::varint_size(value), bytes.len());
         let mut at = 0;
-        prop_assert_eq!(varint::read(&bytes, &mut at), Some(value));
+        prop_assert_eq!(varint::get_varint(&bytes, &mut at), Ok(value));
         prop_assert_eq!(at, bytes.len());
     }
 

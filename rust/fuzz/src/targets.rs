@@ -8,6 +8,7 @@ use headrace_core::disk::{Disk, MemoryDisk, OpenMode};
 use headrace_core::hash::HashKey;
 use headrace_core::layouts::jetstream::archive;
 use headrace_core::layouts::jetstream::block::{block_key, compress_block};
+use headrace_core::layouts::jetstream::decode::Reader;
 use headrace_core::layouts::jetstream::guard::Guard;
 use headrace_core::layouts::jetstream::idx::Idx;
 use headrace_core::layouts::jetstream::index_db::IndexDb;
@@ -16,7 +17,6 @@ use headrace_core::layouts::jetstream::query::ReadLimits;
 use headrace_core::layouts::jetstream::record::{self, Fields, View};
 use headrace_core::layouts::jetstream::scan::{Hints, scan};
 use headrace_core::layouts::jetstream::seqset::SeqSet;
-use headrace_core::layouts::jetstream::varint::Reader;
 use headrace_core::subjects::Filter;
 
 use crate::{kafka, protocol, rabbitmq, rocketmq, streaming};

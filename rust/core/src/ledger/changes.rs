@@ -14,7 +14,8 @@
 //! relative to the time before it.
 
 use super::Ledger;
-use crate::layouts::jetstream::varint::{DecodeError, Reader, put_uvarint, put_varint};
+use crate::layouts::jetstream::decode::{DecodeError, Reader};
+use crate::varint::{put_uvarint, put_varint};
 
 const SENT: u8 = 1;
 const ACKED: u8 = 2;

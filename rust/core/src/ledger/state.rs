@@ -9,7 +9,7 @@
 use super::changes::replay;
 use super::pending::Slot;
 use super::{Ledger, ReplayError, Rules};
-use crate::layouts::jetstream::varint::{put_uvarint, put_varint};
+use crate::varint::{put_uvarint, put_varint};
 
 const MAGIC: u8 = 22;
 const VERSION: u8 = 2;

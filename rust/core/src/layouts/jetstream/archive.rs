@@ -7,8 +7,9 @@
 //! A message's name is its subject; an entry with an empty name ends the archive. The magic, `state.json`
 //! and the consumers stand before the messages and are read and written in Python.
 
-use super::varint::{DecodeError, Reader, put_uvarint, put_varint};
+use super::decode::{DecodeError, Reader};
 use crate::batch::{Batch, BatchBuilder, HeaderCodec, Message, flags};
+use crate::varint::{put_uvarint, put_varint};
 
 /// Five numbers of at most ten bytes.
 const HEAD_BYTES_MAX: usize = 50;

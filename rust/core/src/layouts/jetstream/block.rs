@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
+use super::decode::Reader;
 use super::guard::Guard;
 use super::matching::BlockSubjects;
 use super::record::{HASH_SIZE, View};
 use super::scan::{Finding, FindingKind, Hints, Scan, Taker, scan_taking};
 use super::seqset::SeqSet;
-use super::varint::Reader;
 use crate::compress;
 use crate::crypt::{Seed as BlockKey, block_keystream_apply};
 use crate::disk::{Disk, DiskResult, OpenMode};
@@ -314,7 +314,7 @@ fn decompress(packed: &[u8]) -> (Vec<u8>, Vec<Finding>) {
 /// The packed form of a sealed block: what 2.10 and later write with `compression: s2`.
 pub fn compress_block(plain: &[u8]) -> Vec<u8> {
     let mut out = COMPRESSED.to_vec();
-    super::varint::put_uvarint(&mut out, plain.len() as u64);
+    crate::varint::put_uvarint(&mut out, plain.len() as u64);
     let (body, tail) = plain.split_at(plain.len() - HASH_SIZE.min(plain.len()));
     out.extend_from_slice(&compress::s2_compress_stream(body));
     out.extend_from_slice(tail);

@@ -7,8 +7,9 @@
 //! ```
 //! A guard whose CRC or stamp does not fit is not used.
 
+use super::decode::Reader;
 use super::record::{HASH_SIZE, HEADERS_BIT, RECORD_BYTES_MIN, View};
-use super::varint::{Reader, put_uvarint};
+use crate::varint::put_uvarint;
 
 const MAGIC: &[u8; 8] = b"HRGUARD1";
 

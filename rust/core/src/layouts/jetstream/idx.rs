@@ -8,9 +8,10 @@
 //! No checksum of its own; it counts only while its hash is the block's last one. 2.6 never shortens the
 //! file, so bytes after the list are normal.
 
+use super::decode::{DecodeError, Reader};
 use super::record::HASH_SIZE;
 use super::seqset::SeqSet;
-use super::varint::{DecodeError, Reader, put_uvarint, put_varint};
+use crate::varint::{put_uvarint, put_varint};
 
 const MAGIC: u8 = 22;
 

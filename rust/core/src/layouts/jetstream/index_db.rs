@@ -10,10 +10,11 @@
 //! uvarint newest block | 8 bytes hash of its last record | 8 bytes HighwayHash-64, key SHA-256(stream)
 //! ```
 
+use super::decode::{DecodeError, Reader};
 use super::record::{HASH_SIZE, SEQUENCE_MASK};
 use super::seqset::SeqSet;
-use super::varint::{DecodeError, Reader, put_uvarint, put_varint};
 use crate::hash::HashKey;
+use crate::varint::{put_uvarint, put_varint};
 
 const MAGIC: u8 = 11;
 pub const VERSION: u8 = 4;

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::varint::{DecodeError, Reader};
+use super::decode::{DecodeError, Reader};
 
 const MAGIC: u8 = 22;
 const VERSION: u8 = 2;

@@ -6,9 +6,9 @@ use super::header::{
     MAGIC_AT, OVERHEAD,
 };
 use super::records::{self, Sink};
-use super::varint;
 use crate::batch::{Batch, Entry, HeaderCodec, Span, flags};
 use crate::columns::header_pairs;
+use crate::varint;
 
 const NS_PER_MS: i64 = 1_000_000;
 
@@ -169,13 +169,18 @@ impl Group {
             raw_headers(batch, entry, &mut self.headers).ok_or(EncodeError::BadHeaders { at })?;
             let (time, delta) = (time - self.base_time, offset - self.base);
             let (key, data) = (optional(batch, entry.key), optional(batch, entry.data));
-            let field = |bytes: Option<&[u8]>| bytes.map_or(1, |b| varint::size(b.len() as i64) + b.len());
-            let length = 1 + varint::size(time) + varint::size(delta) + field(key) + field(data) + self.headers.len();
+            let field = |bytes: Option<&[u8]>| bytes.map_or(1, |b| varint::varint_size(b.len() as i64) + b.len());
+            let length = 1
+                + varint::varint_size(time)
+                + varint::varint_size(delta)
+                + field(key)
+                + field(data)
+                + self.headers.len();
             let out = &mut self.records;
-            varint::write(out, length as i64);
+            varint::put_varint(out, length as i64);
             out.push(0);
-            varint::write(out, time);
-            varint::write(out, delta);
+            varint::put_varint(out, time);
+            varint::put_varint(out, delta);
             put_field(out, key);
             put_field(out, data);
             out.extend_from_slice(&self.headers);
@@ -233,7 +238,7 @@ fn optional(batch: &Batch, span: Span) -> Option<&[u8]> {
 }
 
 fn put_field(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
-    varint::write(out, bytes.map_or(-1, |bytes| bytes.len() as i64));
+    varint::put_varint(out, bytes.map_or(-1, |bytes| bytes.len() as i64));
     out.extend_from_slice(bytes.unwrap_or(&[]));
 }
 
@@ -278,7 +283,7 @@ fn raw_headers(batch: &Batch, entry: &Entry, out: &mut Vec<u8>) -> Option<()> {
         out.extend_from_slice(raw);
         return Some(());
     }
-    varint::write(out, pairs.len() as i64);
+    varint::put_varint(out, pairs.len() as i64);
     for (name, value) in pairs {
         put_field(out, Some(name));
         put_field(out, value);

@@ -16,6 +16,5 @@ pub mod producers;
 pub mod reader;
 pub mod records;
 pub mod survey;
-pub mod varint;
 pub mod walk;
 pub mod writer;

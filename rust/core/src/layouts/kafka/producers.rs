@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::header::{HEADER_V2, Header};
-use super::varint;
+use crate::varint;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Producer {
@@ -36,12 +36,12 @@ pub struct Producers {
 fn marker(batch: &[u8]) -> Option<(bool, i32)> {
     let records = batch.get(HEADER_V2..)?;
     let mut at = 0;
-    varint::read(records, &mut at)?;
+    varint::get_varint(records, &mut at).ok()?;
     at += 1;
-    varint::read(records, &mut at)?;
-    varint::read(records, &mut at)?;
+    varint::get_varint(records, &mut at).ok()?;
+    varint::get_varint(records, &mut at).ok()?;
     let mut field = || {
-        let length = usize::try_from(varint::read(records, &mut at)?).ok()?;
+        let length = usize::try_from(varint::get_varint(records, &mut at).ok()?).ok()?;
         let bytes = records.get(at..at.checked_add(length)?)?;
         at += length;
         Some(bytes)

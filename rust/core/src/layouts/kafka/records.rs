@@ -7,8 +7,8 @@
 
 use super::codec::{self, Codec};
 use super::header::{ATTRIBUTE_APPEND_TIME, ATTRIBUTE_HORIZON, ATTRIBUTES_OLD, FIXED_V0, FIXED_V1, HEADER_V2, Header};
-use super::varint;
 use crate::batch::{Entry, Span, flags};
+use crate::varint;
 
 const NS_PER_MS: i64 = 1_000_000;
 const PRODUCER_SPAN_MAX: usize = u32::MAX as usize - 1;
@@ -68,7 +68,7 @@ fn decode_v2(sink: &mut Sink<'_>, at: usize, header: &Header) -> Result<(), Reco
 /// A length and that many bytes; −1 is null.
 #[inline]
 fn field(bytes: &[u8], at: &mut usize, start: usize, end: usize) -> Option<Span> {
-    let length = varint::read(bytes, at)?;
+    let length = varint::get_varint(bytes, at).ok()?;
     if length == -1 {
         return Some(Span::NULL);
     }
@@ -97,17 +97,17 @@ fn records_v2(
     entries.reserve((header.count as usize).min(bytes.len() / 7 + 1));
     let (mut at, mut least) = (0, 0i64);
     for _ in 0..header.count {
-        let length = varint::read(bytes, &mut at).ok_or(Malformed("cut"))?;
+        let length = varint::get_varint(bytes, &mut at).ok().ok_or(Malformed("cut"))?;
         let end = usize::try_from(length).ok().and_then(|length| at.checked_add(length));
         let end = end.filter(|end| *end <= bytes.len()).ok_or(Malformed("a message is cut"))?;
         at += 1; // attributes, always 0
         let record = (|| {
-            let time = varint::read(bytes, &mut at)?;
-            let delta = varint::read(bytes, &mut at)?;
+            let time = varint::get_varint(bytes, &mut at).ok()?;
+            let delta = varint::get_varint(bytes, &mut at).ok()?;
             let key = field(bytes, &mut at, start, end)?;
             let data = field(bytes, &mut at, start, end)?;
             let headers_at = at;
-            let count = varint::read(bytes, &mut at)?;
+            let count = varint::get_varint(bytes, &mut at).ok()?;
             if count < 0 || count as usize > end.saturating_sub(at) {
                 return None;
             }

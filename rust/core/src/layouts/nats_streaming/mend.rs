@@ -15,6 +15,7 @@ use super::record::{self, Parsed};
 use super::{COUNTED, FILE_HEAD, FRAME, Finding, PAYLOAD_MAX, Part};
 use crate::disk::{BEGINS_WITH_ZEROS, DiskFile, DiskResult};
 use crate::layouts::search::Credit;
+use crate::varint;
 
 const WINDOW: usize = 4 << 20;
 /// A sequence in unsound bytes is believed if it is not further than this beyond the last sound one.
@@ -297,7 +298,7 @@ impl Walk<'_> {
     fn claimed(&mut self, at: u64) -> DiskResult<Option<u64>> {
         let bytes = self.pages.get(at, FRAME + 11)?;
         let mut from = FRAME + 1;
-        Ok((bytes.get(FRAME) == Some(&0x08)).then(|| record::varint(bytes, &mut from)).flatten())
+        Ok((bytes.get(FRAME) == Some(&0x08)).then(|| varint::get_protobuf(bytes, &mut from)).flatten())
     }
 
     /// Whether the record may end where its size says with some bits inverted: at the end, before padding, or before
@@ -357,7 +358,7 @@ impl Walk<'_> {
     /// The next sound record of this channel. It begins with its sequence and the channel's name, so looking is cheap.
     fn search(&mut self, from: u64, limit: u64) -> DiskResult<Option<u64>> {
         let mut pattern = vec![0x12];
-        record::put_varint(&mut pattern, self.channel.len() as u64);
+        varint::put_uvarint(&mut pattern, self.channel.len() as u64);
         pattern.extend_from_slice(self.channel);
         let mut start = from;
         while start < limit {

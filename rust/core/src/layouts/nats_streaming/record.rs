@@ -12,6 +12,7 @@ use super::index::{self, Entry};
 use super::seal::Sealer;
 use super::{COUNTED, FRAME, PAYLOAD_MAX};
 use crate::batch::{Batch, Entry as Message, HeaderCodec};
+use crate::varint;
 
 /// The header that carries a message's reply subject through the storage interface.
 pub const REPLY_HEADER: &[u8] = b"Nats-Streaming-Reply";
@@ -36,11 +37,11 @@ pub fn parse(payload: &[u8]) -> Option<Parsed> {
     let mut found = Parsed::default();
     let mut at = 0;
     while at < payload.len() {
-        let tag = varint(payload, &mut at)?;
+        let tag = varint::get_protobuf(payload, &mut at)?;
         match (tag >> 3, tag & 7) {
             (0, _) => return None,
-            (1, 0) => found.sequence = varint(payload, &mut at)?,
-            (5, 0) => found.time = varint(payload, &mut at)? as i64,
+            (1, 0) => found.sequence = varint::get_protobuf(payload, &mut at)?,
+            (5, 0) => found.time = varint::get_protobuf(payload, &mut at)? as i64,
             (2, 2) => found.subject = piece(payload, &mut at)?,
             (3, 2) => found.reply = piece(payload, &mut at)?,
             (4, 2) => found.data = piece(payload, &mut at)?,
@@ -53,25 +54,12 @@ pub fn parse(payload: &[u8]) -> Option<Parsed> {
 /// Past a field that nobody asked for.
 pub fn skip(bytes: &[u8], at: &mut usize, wire: u64) -> Option<()> {
     match wire {
-        0 => varint(bytes, at).map(|_| ()),
+        0 => varint::get_protobuf(bytes, at).map(|_| ()),
         1 => fixed(bytes, at, 8).map(|_| ()),
         2 => piece(bytes, at).map(|_| ()),
         5 => fixed(bytes, at, 4).map(|_| ()),
         _ => None,
     }
-}
-
-pub fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let byte = *bytes.get(*at)?;
-        *at += 1;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 fn fixed(bytes: &[u8], at: &mut usize, len: usize) -> Option<Range<usize>> {
@@ -82,16 +70,8 @@ fn fixed(bytes: &[u8], at: &mut usize, len: usize) -> Option<Range<usize>> {
 }
 
 pub fn piece(bytes: &[u8], at: &mut usize) -> Option<Range<usize>> {
-    let len = varint(bytes, at)?;
+    let len = varint::get_protobuf(bytes, at)?;
     fixed(bytes, at, usize::try_from(len).ok()?)
-}
-
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 fn put_piece(out: &mut Vec<u8>, tag: u8, parts: &[&[u8]]) {
@@ -100,7 +80,7 @@ fn put_piece(out: &mut Vec<u8>, tag: u8, parts: &[&[u8]]) {
         return;
     }
     out.push(tag);
-    put_varint(out, len as u64);
+    varint::put_uvarint(out, len as u64);
     for part in parts {
         out.extend_from_slice(part);
     }
@@ -185,7 +165,7 @@ pub fn encode(
         let frame = out.data.len();
         out.data.extend_from_slice(&[0; FRAME]);
         out.data.push(SEQUENCE);
-        put_varint(&mut out.data, sequence);
+        varint::put_uvarint(&mut out.data, sequence);
         put_piece(&mut out.data, SUBJECT, &[rules.channel]);
         put_piece(&mut out.data, REPLY, &[reply]);
         let data = batch.bytes(message.data);
@@ -195,7 +175,7 @@ pub fn encode(
         }
         if time != 0 {
             out.data.push(TIME);
-            put_varint(&mut out.data, time as u64);
+            varint::put_uvarint(&mut out.data, time as u64);
         }
         let size = out.data.len() - frame - FRAME;
         if size > PAYLOAD_MAX {

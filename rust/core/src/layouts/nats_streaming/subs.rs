@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::crc::Crc;
 use super::frames::{self, Frame};
-use super::record::{put_varint, skip, varint};
+use super::record::skip;
+use crate::varint;
 
 pub const NEW: u8 = 1;
 pub const UPDATE: u8 = 2;
@@ -53,14 +54,14 @@ fn parse(payload: &[u8]) -> Option<Payload> {
     let mut out = Payload { shape: Shape::Id, id: 0, sequence: 0, last_sent: 0 };
     let mut at = 0;
     while at < payload.len() {
-        let tag = varint(payload, &mut at)?;
+        let tag = varint::get_protobuf(payload, &mut at)?;
         match (tag >> 3, tag & 7) {
-            (1, 0) => out.id = varint(payload, &mut at)?,
-            (2, 0) => (out.shape, out.sequence) = (Shape::Pair, varint(payload, &mut at)?),
+            (1, 0) => out.id = varint::get_protobuf(payload, &mut at)?,
+            (2, 0) => (out.shape, out.sequence) = (Shape::Pair, varint::get_protobuf(payload, &mut at)?),
             (number, wire) => {
                 out.shape = Shape::State;
                 match (number, wire) {
-                    (LAST_SENT, 0) => out.last_sent = varint(payload, &mut at)?,
+                    (LAST_SENT, 0) => out.last_sent = varint::get_protobuf(payload, &mut at)?,
                     _ => skip(payload, &mut at, wire)?,
                 }
             }
@@ -155,7 +156,7 @@ pub fn updates(out: &mut Vec<u8>, kind: u8, id: u64, sequences: &[u64], crc: &Cr
         for (tag, value) in [(0x08, id), (0x10, *sequence)] {
             if value != 0 {
                 payload.push(tag);
-                put_varint(&mut payload, value);
+                varint::put_uvarint(&mut payload, value);
             }
         }
         frames::encode(out, kind, &payload, crc);

@@ -1,5 +1,6 @@
-//! Base-128 integers: 7 bits a byte, low group first, top bit = more. `varint` is zig-zag signed.
-//! `Reader` is the one way small files are decoded here: every read is checked and names its offset.
+//! How small files are decoded here: every read is checked, and an error names its offset.
+
+use crate::varint::{Malformed, get_uvarint, unfold};
 
 /// Why a small file could not be decoded: where, and what was wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -7,18 +8,6 @@
 pub struct DecodeError {
     pub offset: usize,
     pub problem: String,
-}
-
-pub fn put_uvarint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-pub fn put_varint(out: &mut Vec<u8>, value: i64) {
-    put_uvarint(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
 pub struct Reader<'a> {
@@ -65,24 +54,15 @@ impl<'a> Reader<'a> {
     }
 
     pub fn uvarint(&mut self) -> Result<u64, DecodeError> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let group = u64::from(byte & 0x7f);
-            if shift == 63 && group > 1 {
-                return self.fail("a variable-length integer above 64 bits");
-            }
-            value |= group << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
+        match get_uvarint(self.data, &mut self.at) {
+            Ok(value) => Ok(value),
+            Err(Malformed::Truncated) => self.fail("needs 1 bytes, 0 are left"),
+            Err(Malformed::TooLong) => self.fail("a variable-length integer above 64 bits"),
         }
-        self.fail("a variable-length integer of more than ten bytes")
     }
 
     pub fn varint(&mut self) -> Result<i64, DecodeError> {
-        let raw = self.uvarint()?;
-        Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
+        self.uvarint().map(unfold)
     }
 
     /// A count of things that take at least `unit` bytes each: never more than fit in what is left.
