@@ -16,7 +16,7 @@ import pytest
 
 import headrace
 from headrace.cli.main import run
-from headrace.layouts.log_names import choose_logs
+from headrace.layouts.registry import layout_named
 from headrace.layouts.report import floor_below
 from headrace.ops.archive import ArchiveOptions, archive
 from tests.support import vectors
@@ -102,10 +102,10 @@ def test_a_topic_means_its_partitions(
 
 def test_a_name_is_itself_before_it_is_a_topic_or_a_pattern() -> None:
     names = ["a-0", "a-0-0", "q[1]", "q1"]
-    assert choose_logs("kafka", names, ["a-0"], path="") == ["a-0"]
-    assert choose_logs("kafka", names, ["a"], path="") == ["a-0"]
-    assert choose_logs("rabbitmq", names, ["q[1]"], path="") == ["q[1]"]
-    assert choose_logs("rabbitmq", ["__q-0"], [], path="") == ["__q-0"], (
+    assert layout_named("kafka").log_names.choose(names, ["a-0"], path="") == ["a-0"]
+    assert layout_named("kafka").log_names.choose(names, ["a"], path="") == ["a-0"]
+    assert layout_named("rabbitmq").log_names.choose(names, ["q[1]"], path="") == ["q[1]"]
+    assert layout_named("rabbitmq").log_names.choose(["__q-0"], [], path="") == ["__q-0"], (
         "only brokers with such topics have them"
     )
 

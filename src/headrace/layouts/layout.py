@@ -24,10 +24,11 @@ import msgspec
 from headrace._core import Disk
 from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import Durability, ScanTask, Volume
+from headrace.layouts.capabilities import Capabilities
 from headrace.layouts.checks import CheckPlan, CheckTask, LogCheck, LogCheckPlan, UnreadCheck
 from headrace.layouts.copies import Copies
 from headrace.layouts.following import Follower, ReopeningFollower
-from headrace.layouts.log_names import choose_logs, is_internal, topic_of
+from headrace.layouts.log_names import LogNames
 from headrace.layouts.places import absolute, check_path, disk_at
 from headrace.layouts.report import Nouns, Report
 from headrace.layouts.salvage import SalvageReport, salvage_by_copy
@@ -140,6 +141,9 @@ class Layout(ABC):
     """Whether time brings something (files to be closed, say) while a copy is made."""
     needs_server: ClassVar[str | None] = None
     """Why its options cannot be changed on a stopped store."""
+    log_names: ClassVar[LogNames] = LogNames()
+    capabilities: ClassVar[Capabilities]
+    """Of layouts that can be written."""
 
     # Which directories
 
@@ -261,11 +265,14 @@ class Layout(ABC):
 
     def _hide_internal(self, report: Report) -> None:
         """The broker's own topics are named and not shown, unless something is wrong with them."""
-        own = [log.name for log in report.logs if is_internal(report.origin, log.name) and log.sound]
+        names = self.log_names_of(report.origin)
+        own = [log.name for log in report.logs if names.is_internal(log.name) and log.sound]
         if own:
-            report.hide_internal(
-                own, list(dict.fromkeys(topic_of(report.origin, name) or name for name in own))
-            )
+            report.hide_internal(own, list(dict.fromkeys(names.topic_of(name) or name for name in own)))
+
+    def log_names_of(self, origin: str) -> LogNames:
+        """How logs are named in a directory; in an archive, as in the product that they came from."""
+        return self.log_names
 
     def salvage(
         self,
@@ -313,7 +320,7 @@ class Layout(ABC):
         view = self.look(Look(path=checked, quick=True, key=key))
         names = [each.name for each in view.logs]
         if log is not None:
-            names = choose_logs(view.origin, names, (log,), path=path)
+            names = self.log_names_of(view.origin).choose(names, (log,), path=path)
             if not names:
                 raise NotFound(f"{path}: no log {log!r}")
         # Files that logs share are looked at as a whole, once; without logs they are all there is.

@@ -13,6 +13,7 @@ from headrace._core import Disk
 from headrace.errors import BadInput, DiskFault, NotFound, UnknownFormat
 from headrace.layouts.base import Volume
 from headrace.layouts.layout import Layout, OpenRequest
+from headrace.layouts.log_names import LogNames
 from headrace.layouts.places import check_path, disk_at, is_remote, only_read, place_of
 from headrace.layouts.unknown import unknown
 
@@ -49,6 +50,11 @@ def layout_named(name: str) -> Layout:
         case _:
             raise unknown_layout(name)
     return LAYOUT
+
+
+def log_names_of(origin: str) -> LogNames:
+    """How logs are named in whatever a volume's `origin` names: a layout, or a server, whose streams have plain names."""
+    return layout_named(origin).log_names if origin in LAYOUTS else LogNames()
 
 
 def unknown_layout(name: str) -> BadInput:

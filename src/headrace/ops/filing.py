@@ -24,9 +24,9 @@ from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import Log, Ticket
 from headrace.layouts.copies import Copies
 from headrace.layouts.places import absolute
+from headrace.layouts.registry import layout_named
 from headrace.ops._kernels import Batch, Disk, recast
 from headrace.ops.conversion.mapping import subject_text
-from headrace.ops.conversion.sides import SIDES
 from headrace.ops.conversion.target import open_copies
 
 STAGING = ".staging"
@@ -189,7 +189,7 @@ def _finish(filing: Filing, copies: Copies, begun: Begun) -> int:
 
 
 def _recast(filing: Filing, log: str, rows: pa.RecordBatch) -> Batch:
-    to, names = SIDES[filing.layout], rows.schema.names
+    to, names = layout_named(filing.layout).capabilities, rows.schema.names
     table: Any = rows
     kernels: Any = pc
     times: Any = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.layouts.base import Volume
-from headrace.layouts.log_names import choose_logs
+from headrace.layouts.registry import log_names_of
 
 
 def chosen(volume: Volume, patterns: Sequence[str], kind: str = "log") -> list[str]:
-    """Those that are asked for; without patterns all but the broker's own. NotFound for a plain name that is not there."""
-    return choose_logs(volume.origin, volume.logs(), patterns, path=volume.path, kind=kind)
+    """Those that are meant; without patterns all but the broker's own. NotFound for a plain name that is not there."""
+    return log_names_of(volume.origin).choose(volume.logs(), patterns, path=volume.path, kind=kind)

@@ -19,10 +19,9 @@ from headrace.errors import BadInput
 from headrace.layouts.base import Log, Predicate, Ticket, Volume
 from headrace.layouts.places import absolute, only_read
 from headrace.layouts.plain import plain
-from headrace.layouts.registry import LAYOUTS, open_volume
+from headrace.layouts.registry import LAYOUTS, layout_named, open_volume
 from headrace.ops._kernels import Batch, recast
 from headrace.ops.conversion import mapping
-from headrace.ops.conversion.sides import SIDES
 from headrace.ops.conversion.target import open_copies
 from headrace.ops.engines import Done, OnProgress, Threads, WorkEngine
 from headrace.ops.names import chosen
@@ -220,7 +219,7 @@ def check_logs(task: ReplayTask) -> None:
 
 def _replay_log(task: ReplayTask, volume: Volume, log: Log, into: TargetLog) -> LogReplayed:
     origin = volume.origin
-    shift = SIDES[task.target.layout].origin - SIDES[origin].origin if task.target.positions else 0
+    shift = _origin_of(task.target.layout) - _origin_of(origin) if task.target.positions else 0
     reached = into.reached()
     reached = None if reached is None else reached - shift
     first = max((each for each in (task.first, reached) if each is not None), default=None)
@@ -241,9 +240,13 @@ def _replay_log(task: ReplayTask, volume: Volume, log: Log, into: TargetLog) -> 
     return row
 
 
+def _origin_of(layout: str) -> int:
+    return layout_named(layout).capabilities.origin
+
+
 def _caster(origin: str, layout: str, log: str, subject: str | None, shift: int) -> Callable[[Batch], Batch]:
     """A batch as the target's layout takes it."""
-    to, same = SIDES[layout], origin == layout
+    to, same = layout_named(layout).capabilities, origin == layout
     ways = mapping.make_mapping(origin, layout, (), subject)
     text = ways.subject_for(log) if to.subjects else ""
     usual = "" if same else mapping.usual_subject(origin, log)
@@ -322,7 +325,7 @@ class DirectoryLog:
 
     def __init__(self, target: DirectoryTarget, log: str) -> None:
         place = absolute(target.path)
-        side = SIDES[target.layout]
+        side = layout_named(target.layout).capabilities
         self._keep, self._name = side.holes, log
         there = Path(place).exists() and any(Path(place).iterdir())
         self._copies = open_copies(target.layout, place, create=not there)

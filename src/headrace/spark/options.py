@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from headrace.client import Access
 from headrace.errors import BadInput, NotFound
 from headrace.layouts.base import Predicate
-from headrace.layouts.log_names import choose_logs, is_pattern, matches
+from headrace.layouts.log_names import is_pattern
 from headrace.layouts.places import place_of
+from headrace.layouts.registry import log_names_of
 from headrace.spark.server_options import SERVER_OPTIONS, access_of
 from headrace.units import clamp_time_ns, parse_duration_ns, parse_time_ns
 
@@ -108,7 +109,7 @@ class ReadOptions:
     def chosen(self, names: list[str], layout: str) -> list[str]:
         """The logs that are asked for, by name, topic or pattern. BadInput for a plain name that is not there."""
         try:
-            return choose_logs(layout, names, self.logs, path=self.place)
+            return log_names_of(layout).choose(names, self.logs, path=self.place)
         except NotFound as problem:
             raise BadInput(f"headrace source: {problem}") from None
 
@@ -116,7 +117,8 @@ class ReadOptions:
         """The same, where what is not there may be elsewhere."""
         if not self.logs:
             return self.chosen(names, layout)
-        return [name for name in names if any(matches(layout, name, each) for each in self.logs)]
+        rule = log_names_of(layout)
+        return [name for name in names if any(rule.matches(name, each) for each in self.logs)]
 
 
 def known_options(options: Mapping[str, str], known: Mapping[str, str], whose: str) -> dict[str, str]:

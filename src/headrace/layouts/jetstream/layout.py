@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from headrace.layouts.base import Volume
+from headrace.layouts.capabilities import Capabilities
 from headrace.layouts.checks import CheckPlan, CheckTask
 from headrace.layouts.copies import Copies
 from headrace.layouts.following import Follower
@@ -59,6 +60,17 @@ class JetStreamLayout(Layout):
     columns: ClassVar[Mapping[str, str]] = {"stream": "string", "msg_id": "string"}
     copies_age = False
     needs_server = "a JetStream store has its options on its streams; change them through a running server"
+    capabilities = Capabilities(
+        layout=NAME,
+        codec="nats",
+        origin=1,
+        tick_ns=1,
+        subjects=True,
+        subject_max=0xFFFF,
+        log="stream",
+        filters=True,
+        claims_subjects=True,
+    )
 
     def recognise(self, path: str, disk: Disk) -> bool:
         """A folder `jetstream`, or that folder itself."""

@@ -18,7 +18,7 @@ from headrace.layouts.base import Damage, LogState
 from headrace.layouts.kafka import checkpoints, offsets
 from headrace.layouts.kafka._kernels import Disk, KafkaProducers, KafkaSurvey
 from headrace.layouts.kafka.index_check import check_indexes
-from headrace.layouts.kafka.names import DAMAGED, SNAPSHOT, TXN, split_name
+from headrace.layouts.kafka.names import DAMAGED, LOG_NAMES, SNAPSHOT, TXN, split_name
 from headrace.layouts.kafka.opening import damage_of, snapshots
 from headrace.layouts.kafka.producer_files import decode_snapshot, read_aborted
 from headrace.layouts.kafka.segments import (
@@ -31,7 +31,6 @@ from headrace.layouts.kafka.segments import (
 )
 from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.layouts.layout import Progress
-from headrace.layouts.log_names import choose_logs
 from headrace.layouts.marks import Mark
 from headrace.layouts.report import FileRow, LogView, ReaderRow, VolumeView, floor_below
 from headrace.layouts.shortcuts import read_or_damaged
@@ -70,7 +69,7 @@ def inspect(
     with KafkaVolume(path, disk=disk) as volume:
         names = volume.logs()
         if log is not None:
-            names = choose_logs(volume.layout, names, (log,), path=path)
+            names = LOG_NAMES.choose(names, (log,), path=path)
         damage: list[Damage] = []
         try:
             properties = checkpoints.read_properties(volume.disk, f"{volume.path}/{checkpoints.PROPERTIES}")

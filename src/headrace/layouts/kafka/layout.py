@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from headrace.errors import HeadraceError
+from headrace.layouts.capabilities import Capabilities
 from headrace.layouts.kafka import checkpoints, inspector, unread
 from headrace.layouts.kafka._kernels import Disk
-from headrace.layouts.kafka.names import has_segments, is_log_name, partition_dirs
+from headrace.layouts.kafka.names import LOG_NAMES, has_segments, is_log_name, partition_dirs
 from headrace.layouts.kafka.options import KafkaOptions
 from headrace.layouts.kafka.volume import KafkaVolume
 from headrace.layouts.layout import Layout, LayoutOptions, Look
@@ -30,6 +31,17 @@ class KafkaLayout(Layout):
         "leader_epoch": "int32",
         "timestamp_type": "string",
     }
+    log_names = LOG_NAMES
+    capabilities = Capabilities(
+        layout="kafka",
+        codec="kafka",
+        origin=0,
+        tick_ns=1_000_000,
+        keys=True,
+        nulls=True,
+        position="offset",
+        log="partition",
+    )
 
     def recognise(self, path: str, disk: Disk) -> bool:
         """Partition directories with segments, or the broker's own files."""

@@ -12,11 +12,13 @@ import re
 
 from headrace.errors import BadInput
 from headrace.layouts.kafka._kernels import Disk
+from headrace.layouts.log_names import LogNames
 
 TOPIC_BYTES_MAX = 249
 PARTITION_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
 SIDE = "headrace"
+LOG_NAMES = LogNames(topics=True, internal=("__",))
 DAMAGED = f"{SIDE}/damaged"
 LOG, INDEX, TIMES, TXN, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
 SEGMENT_ENDINGS = (LOG, INDEX, TIMES, TXN)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from headrace.errors import Damaged, DiskFault, HeadraceError, KeyNeeded
 from headrace.layouts.base import Damage
 from headrace.layouts.layout import Progress
-from headrace.layouts.log_names import choose_logs
+from headrace.layouts.log_names import LogNames
 from headrace.layouts.nats_streaming import advice
 from headrace.layouts.nats_streaming._kernels import Disk, stan_mend
 from headrace.layouts.nats_streaming.channel import Channel
@@ -70,7 +70,7 @@ def look(
     with volume:
         names = volume.logs()
         if log is not None:
-            names = choose_logs(volume.layout, names, (log,), path=ask.path, kind="channel")
+            names = LogNames().choose(names, (log,), path=ask.path, kind="channel")
         view = VolumeView(ask.path, StreamingVolume.layout, PRODUCT, VERSIONS, [])
         view.own_damage = volume.damage_of_root()
         _root(ask, volume, view)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from headrace.errors import NotFound
 from headrace.layouts.base import ScanTask, Volume
+from headrace.layouts.capabilities import Capabilities
 from headrace.layouts.layout import Layout, Look, ServerConfig
 from headrace.layouts.nats_streaming import unread
 from headrace.layouts.nats_streaming._kernels import Disk
@@ -31,6 +32,9 @@ class StreamingLayout(Layout):
     sealed = True
     columns: ClassVar[Mapping[str, str]] = {"channel": "string", "reply": "string"}
     options = StreamingOptions
+    capabilities = Capabilities(
+        layout="nats_streaming", codec="nats", origin=1, tick_ns=1, headers=False, log="channel"
+    )
 
     def recognise(self, path: str, disk: Disk) -> bool:
         """Its two files, or channels that lost them."""

@@ -18,7 +18,7 @@ from headrace.errors import BadInput, DiskFault, NotFound, ReadOnly
 from headrace.layouts.archives import ArchivedFile, ArchivedLog, Archives
 from headrace.layouts.base import Damage
 from headrace.layouts.layout import Layout, Look, OpenRequest
-from headrace.layouts.log_names import choose_logs
+from headrace.layouts.log_names import LogNames
 from headrace.layouts.parquet.check import hash_on
 from headrace.layouts.parquet.manifest import SIDE, STAGING, Manifest, read_manifest
 from headrace.layouts.parquet.volume import NAME, ArchiveLog, ArchiveVolume
@@ -40,6 +40,12 @@ class ArchiveLayout(Layout):
     product: ClassVar[str] = "Parquet archive"
     label: ClassVar[str] = "Parquet archive"
     sealed = True  # a key is refused with an error of its own
+
+    def log_names_of(self, origin: str) -> LogNames:
+        """Of the product whose logs were archived."""
+        from headrace.layouts import registry
+
+        return registry.log_names_of(origin)
 
     def recognise(self, path: str, disk: Disk) -> bool:
         """By its manifest."""
@@ -78,7 +84,7 @@ class ArchiveLayout(Layout):
         view.own_notes = _unknown_files(on, path, manifest)
         names = sorted(manifest.logs)
         if log is not None:
-            names = choose_logs(manifest.layout, names, (log,), path=path)
+            names = self.log_names_of(manifest.layout).choose(names, (log,), path=path)
         mine = {name: [file for file in manifest.files if file.log == name] for name in names}
         total, done = sum(file.bytes for each in mine.values() for file in each), 0
         for name in names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headrace.errors import DiskFault, HeadraceError
 from headrace.layouts.layout import Progress
-from headrace.layouts.log_names import choose_logs
+from headrace.layouts.log_names import LogNames
 from headrace.layouts.rabbitmq import files
 from headrace.layouts.rabbitmq._kernels import (
     Disk,
@@ -45,7 +45,7 @@ def view(
     with RabbitVolume(path, disk=disk, read_all=True) as volume:
         names = volume.logs()
         if log is not None:
-            names = choose_logs(volume.layout, names, (log,), path=path, kind="queue")
+            names = LogNames().choose(names, (log,), path=path, kind="queue")
         wanted = [volume.open(name) for name in names]
         total = sum(_bytes_of(one) for one in wanted)
         total += sum(sum(_store_sizes(vhost).values()) for vhost in volume.vhosts.values()) if thorough else 0

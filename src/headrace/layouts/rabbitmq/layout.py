@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from headrace.layouts.capabilities import Capabilities
 from headrace.layouts.layout import Layout, Look
 from headrace.layouts.rabbitmq import inspector, unread
 from headrace.layouts.rabbitmq._kernels import Disk
@@ -30,6 +31,19 @@ class RabbitLayout(Layout):
         "routing_key": "string",
         "persistent": "bool",
     }
+    capabilities = Capabilities(
+        layout="rabbitmq",
+        codec="nats",
+        own_codec="amqp",
+        origin=0,
+        tick_ns=1,
+        keys=True,
+        nulls=True,
+        subjects=True,
+        subject_max=255,
+        position="sequence id",
+        log="queue",
+    )
 
     def recognise(self, path: str, disk: Disk) -> bool:
         """A vhost's directory, or one that holds some."""

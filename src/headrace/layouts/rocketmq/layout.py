@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from headrace.errors import HeadraceError
 from headrace.layouts.base import Damage
+from headrace.layouts.capabilities import Capabilities
 from headrace.layouts.layout import Layout, LayoutOptions, Look, Progress
-from headrace.layouts.log_names import choose_logs
+from headrace.layouts.log_names import LogNames
 from headrace.layouts.report import FileRow, LogView, Report, VolumeView
 from headrace.layouts.rocketmq import unread
 from headrace.layouts.rocketmq._kernels import Disk, rocketmq_scan
@@ -30,6 +31,11 @@ from headrace.layouts.unread import Unread
 NS_PER_MS = 1_000_000
 
 
+LOG_NAMES = LogNames(
+    topics=True, internal=("RMQ_SYS_", "rmq_sys_", "TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT")
+)
+
+
 class RocketLayout(Layout):
     """A store root."""
 
@@ -43,6 +49,17 @@ class RocketLayout(Layout):
         "commit_log_offset": "int64",
         "tags": "string",
     }
+    log_names = LOG_NAMES
+    capabilities = Capabilities(
+        layout="rocketmq",
+        codec="rocketmq",
+        origin=0,
+        tick_ns=0,
+        keys=True,
+        holes=False,
+        position="offset",
+        log="queue",
+    )
     options: ClassVar[type[LayoutOptions]] = RocketOptions
     volume = RocketVolume
 
@@ -81,7 +98,7 @@ def _look(
     with RocketVolume(path, disk=disk) as volume:
         names = volume.logs()
         if log is not None:
-            names = choose_logs(volume.layout, names, (log,), path=path)
+            names = LOG_NAMES.choose(names, (log,), path=path)
         view = VolumeView(volume.path, "rocketmq", "Apache RocketMQ", "4.x and 5.x", [])
         pid = volume.writer_pid()
         view.writer = f"process {pid}" if pid is not None else None

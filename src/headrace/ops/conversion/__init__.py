@@ -1,6 +1,5 @@
 """`convert`: the messages of one broker's directory into another broker's.
 
-sides.py     what each layout has a place for
 mapping.py   which log becomes which, and on which subject
 plan.py      which log goes where, with which positions; streams that would take one subject are refused
 losses.py    the table of what is kept, carried or lost, before anything is written

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 
 from headrace.config.names import subjects_overlap
 from headrace.layouts.base import Log, LogState
+from headrace.layouts.capabilities import Capabilities
 from headrace.layouts.copies import OWN_SUBJECT
 from headrace.layouts.readers import DurableReader
 from headrace.ops._kernels import Batch, unacked
 from headrace.ops.conversion.mapping import parts_of
 from headrace.ops.conversion.plan import ConvertedLog
-from headrace.ops.conversion.sides import Side
 
 PENDING_MAX = 100_000
 """More than this a reader is not given as pending: it goes on at the first one."""
@@ -89,7 +89,9 @@ class _Reader:
 class JoinedReaders:
     """The readers of all logs that one target takes."""
 
-    def __init__(self, sources: Sequence[Log], items: Sequence[ConvertedLog], from_: Side, to: Side) -> None:
+    def __init__(
+        self, sources: Sequence[Log], items: Sequence[ConvertedLog], from_: Capabilities, to: Capabilities
+    ) -> None:
         self.notes: list[str] = []
         self._readers: list[_Reader] = []
         by_name: dict[str, dict[int, DurableReader]] = {}

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from headrace.layouts.capabilities import Capabilities
 from headrace.ops.conversion.plan import ConvertedLog
-from headrace.ops.conversion.sides import Side
 
 Fate = Literal["kept", "changed", "carried", "lost"]
 
@@ -56,7 +56,7 @@ class Shape:
         return f"{', '.join(self.joined[:5])}{more}"
 
 
-def losses(source: Side, target: Side, carry: str, shape: Shape) -> list[Loss]:
+def losses(source: Capabilities, target: Capabilities, carry: str, shape: Shape) -> list[Loss]:
     """The rows that hold for the whole conversion; what depends on one log stands in its plan."""
     rows = [Loss("body", "kept", "byte for byte")]
     if source.nulls and not target.nulls:
@@ -103,7 +103,7 @@ def losses(source: Side, target: Side, carry: str, shape: Shape) -> list[Loss]:
     return rows
 
 
-def _positions(source: Side, target: Side, shape: Shape) -> list[Loss]:
+def _positions(source: Capabilities, target: Capabilities, shape: Shape) -> list[Loss]:
     name = f"{source.position}s"
     if not target.holes:
         return [Loss(name, "changed", f"{target.position}s are numbered anew from 0 without gaps")]
@@ -120,7 +120,7 @@ def _positions(source: Side, target: Side, shape: Shape) -> list[Loss]:
     return [Loss(name, "kept", f"the same {target.position}, gaps included"), *rows]
 
 
-def _times(source: Side, target: Side) -> Loss:
+def _times(source: Capabilities, target: Capabilities) -> Loss:
     if not target.tick_ns:
         return Loss(
             "times", "changed", "kept as born time, in milliseconds; the store time is the conversion's"
@@ -132,7 +132,7 @@ def _times(source: Side, target: Side) -> Loss:
     return Loss("times", "kept", "messages without one get the time of the conversion")
 
 
-def _subjects(source: Side, target: Side, carry: str) -> list[Loss]:
+def _subjects(source: Capabilities, target: Capabilities, carry: str) -> list[Loss]:
     if source.layout == target.layout:
         return [Loss("subjects", "kept", "as they are")]
     if not target.subjects:
@@ -160,7 +160,7 @@ def _subjects(source: Side, target: Side, carry: str) -> list[Loss]:
     return [Loss("subjects", "kept", "one per log, made of its name")]
 
 
-def _headers(source: Side, target: Side) -> list[Loss]:
+def _headers(source: Capabilities, target: Capabilities) -> list[Loss]:
     if source.layout == "nats_streaming":
         if target.layout == source.layout:
             return []
@@ -185,7 +185,7 @@ def _headers(source: Side, target: Side) -> list[Loss]:
     return rows
 
 
-def _all_readers(source: Side, target: Side, shape: Shape) -> list[Loss]:
+def _all_readers(source: Capabilities, target: Capabilities, shape: Shape) -> list[Loss]:
     usual = _readers(source, target)
     if usual.fate == "lost":
         return [usual]
@@ -204,7 +204,7 @@ def _all_readers(source: Side, target: Side, shape: Shape) -> list[Loss]:
     return rows
 
 
-def _readers(source: Side, target: Side) -> Loss:
+def _readers(source: Capabilities, target: Capabilities) -> Loss:
     durable = {"jetstream", "nats_streaming"}
     if source.layout in durable and target.layout in durable:
         if source.layout == target.layout:
@@ -229,5 +229,5 @@ def _readers(source: Side, target: Side) -> Loss:
     return Loss("readers", "kept", "groups as durable readers at their committed offset")
 
 
-def _holes(target: Side) -> str:
+def _holes(target: Capabilities) -> str:
     return "they stay holes" if target.holes else "the holes are closed"

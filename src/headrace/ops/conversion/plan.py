@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from headrace.config.subject_sets import refuse_overlaps, subjects_in_use
 from headrace.errors import BadInput
 from headrace.layouts.base import Damage, Log, Volume
+from headrace.layouts.capabilities import Capabilities
 from headrace.layouts.copies import OWN_SUBJECT
-from headrace.layouts.log_names import choose_logs
 from headrace.layouts.registry import layout_named
 from headrace.layouts.stream_store import StreamStore
 from headrace.ops._kernels import Batch
 from headrace.ops.conversion import mapping as names
-from headrace.ops.conversion.sides import Side
 
 SUBJECTS_MAX = 100_000
 
@@ -47,14 +46,14 @@ class ConvertedLog:
 
 
 def plan_logs(
-    volume: Volume, ways: names.Mapping, from_: Side, to: Side, only: str | None, order: str
+    volume: Volume, ways: names.Mapping, from_: Capabilities, to: Capabilities, only: str | None, order: str
 ) -> list[ConvertedLog]:
     """An item for each log, or for each part of one that goes somewhere else."""
     chosen = volume.logs()
     if only is not None or from_.layout != to.layout:
         # Only a directory of the same product has a use for the broker's own topics.
         wanted = () if only is None else (only,)
-        chosen = choose_logs(from_.layout, chosen, wanted, path=volume.path, kind=from_.log)
+        chosen = layout_named(from_.layout).log_names.choose(chosen, wanted, path=volume.path, kind=from_.log)
     items = [item for name in chosen for item in _items(volume.open(name), ways)]
     together = Counter(item.target for item in items)
     for item in items:

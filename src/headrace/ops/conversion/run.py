@@ -19,9 +19,9 @@ from typing import Any
 
 from headrace.errors import Damaged
 from headrace.layouts.base import Damage, Log, LogState, Predicate, Volume
+from headrace.layouts.capabilities import Capabilities
 from headrace.layouts.copies import CopyOrigin
 from headrace.layouts.layout import OpenRequest, Progress
-from headrace.layouts.log_names import is_internal, topic_of
 from headrace.layouts.places import absolute, check_path, only_read
 from headrace.layouts.plain import plain
 from headrace.layouts.readers import CarriedReaders
@@ -33,7 +33,6 @@ from headrace.ops.conversion.joined_readers import JoinedReaders
 from headrace.ops.conversion.joining import rounds
 from headrace.ops.conversion.losses import Loss, Shape, losses
 from headrace.ops.conversion.plan import ConvertedLog, by_target, check_streams, plan_logs
-from headrace.ops.conversion.sides import Side, sides
 from headrace.ops.conversion.spec import ConversionSpec
 from headrace.ops.conversion.target import ConversionNote, ConversionTarget, is_work_queue, open_target
 from headrace.ops.conversion.worker_pool import WorkerPool, independent
@@ -85,8 +84,8 @@ class ConvertReport:
 class _How:
     """Everything that is the same for all batches of a conversion."""
 
-    from_: Side
-    to: Side
+    from_: Capabilities
+    to: Capabilities
     carry: str
     order: str
     began_ns: int
@@ -162,7 +161,9 @@ def convert(
         return reader.open(path, OpenRequest(disk=disk, key=spec.key, options=reader.source_options()))
 
     with open_source() as volume:
-        how = _How(*sides(reader.name, to), spec.carry, spec.order, clock())
+        from_ = reader.capabilities
+        into_kind = layout_named(to).capabilities.taking_from(from_)
+        how = _How(from_, into_kind, spec.carry, spec.order, clock())
         items = _planned(volume, how, spec)
         shape = Shape.of(items, spec.order, work_queue=is_work_queue(given))
         rows = [*losses(how.from_, how.to, spec.carry, shape), *_left_out(volume, items, spec.log)]
@@ -393,11 +394,11 @@ def _copy(
 
 def _left_out(volume: Volume, items: Sequence[ConvertedLog], log: str | None) -> list[Loss]:
     """The broker's own topics, which are not converted unless they are named."""
-    taken = {item.source for item in items}
-    own = [name for name in volume.logs() if name not in taken and is_internal(volume.layout, name)]
+    taken, rule = {item.source for item in items}, layout_named(volume.layout).log_names
+    own = [name for name in volume.logs() if name not in taken and rule.is_internal(name)]
     if log is not None or not own:
         return []
-    topics = ", ".join(dict.fromkeys(topic_of(volume.layout, name) or name for name in own))
+    topics = ", ".join(dict.fromkeys(rule.topic_of(name) or name for name in own))
     return [Loss("the broker's own topics", "lost", f"{topics}: left out; --log names them")]
 
 
@@ -427,7 +428,7 @@ def _compare(
                 _digest(ours, how, group[0], batch, 0)
                 steps.done(len(batch))
             _refuse_difference(into, group[0], theirs, ours)
-        if how.copies_offsets and topic_of(how.to.layout, target) == OFFSETS_TOPIC:
+        if how.copies_offsets and layout_named(how.to.layout).log_names.topic_of(target) == OFFSETS_TOPIC:
             continue  # groups of logs with other names were added
         if extra := next(readers[target], None):
             raise Damaged(

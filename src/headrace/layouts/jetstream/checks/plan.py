@@ -24,7 +24,7 @@ from headrace.layouts.jetstream.checks.inspector import (
     find_streams,
     survey,
 )
-from headrace.layouts.log_names import choose_logs
+from headrace.layouts.log_names import LogNames
 from headrace.layouts.places import check_path, disk_at, disk_given
 
 NAME = "jetstream"
@@ -91,7 +91,7 @@ def choose(path: str, found: dict[str, str], stream: str | None) -> dict[str, st
     """The asked streams out of those found; NotFound names the ones that are there."""
     if stream is None:
         return found
-    names = choose_logs(NAME, list(found), (stream,), path=path, kind="stream")
+    names = LogNames().choose(list(found), (stream,), path=path, kind="stream")
     return {name: found[name] for name in names}
 
 
