@@ -28,8 +28,8 @@ class ConversionSpec:
     """Of logs that become one: time (a merge), log (one after the other)."""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     """Of the target, under its own names."""
-    key: str | None = None
-    """Of an encrypted source."""
+    key: str | None = field(default=None, repr=False)
+    """Of an encrypted source; it shows in no log."""
     dry_run: bool = False
     restart: bool = False
     """Throw away what an interrupted conversion has built."""
