@@ -1,4 +1,4 @@
-"""For all tests of this folder: thousands of stores are opened, so the reserve is small."""
+"""For all tests of this folder, and for no other that the same process runs: thousands of stores are opened, so the reserve is small."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from headrace.layouts.jetstream.store import sidecar
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="package")
 def small_reserve() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sidecar, "RESERVE_BYTES", 4096)
