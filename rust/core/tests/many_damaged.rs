@@ -471,6 +471,37 @@ mod rabbitmq {
         }
     }
 
+    /// A body length that ends at another 255: behind the next records (whose last then gives its id), or inside its
+    /// own body.
+    #[test]
+    fn a_damaged_length_inside_a_message_costs_that_message_only() {
+        let whole = store_of(&mut Random(1), &[300; 8]);
+        let stride = whole.records[1].len() as i64;
+        for shift in [stride, 3 * stride, -100] {
+            let mut bytes = whole.bytes.clone();
+            let record = whole.records[2].clone();
+            let old = 300u32.to_be_bytes();
+            let length = record.start + memchr::memmem::find(&bytes[record.clone()], &old).unwrap();
+            bytes[length..length + 4].copy_from_slice(&((300 + shift) as u32).to_be_bytes());
+            // Where the term then ends, in its own body: behind the body come the end of the term and the mark.
+            if shift < 0 {
+                bytes[(record.end as i64 - 1 + shift) as usize] = 255;
+                let tail: Vec<u8> = bytes[length + 4 + 300..record.end - 1].to_vec();
+                let at = (length as i64 + 4 + 300 + shift) as usize;
+                bytes[at..at + tail.len()].copy_from_slice(&tail);
+            } else {
+                let last = whole.records[2 + (shift / stride) as usize].start;
+                let id = bytes[last + 8..last + 24].to_vec();
+                bytes[record.start + 8..record.start + 24].copy_from_slice(&id);
+            }
+            let mut found = Vec::new();
+            walk_store(&bytes, |place| found.push(place.offset as usize));
+            let others: Vec<usize> =
+                whole.records.iter().map(|record| record.start).filter(|at| *at != record.start).collect();
+            assert_eq!(found, others, "{shift}");
+        }
+    }
+
     /// Terms whose lists have the rest of the file for elements, one inside the other.
     #[test]
     fn hostile_lists_take_bounded_time() {

@@ -73,7 +73,7 @@ pub fn walk_store(data: &[u8], mut visit: impl FnMut(StoredRecord)) -> Vec<Findi
             at += total;
             continue;
         }
-        let next = resync(data, at + 1, &mut credit);
+        let next = next_sound(data, at + 1, data.len(), &mut credit).unwrap_or(data.len());
         let zeros = data[at..next].iter().all(|byte| *byte == 0);
         let what = if zeros { "zeros" } else { "bytes that are no record" };
         let kind = if next == data.len() { "unsound-tail" } else { "bad-record" };
@@ -90,9 +90,33 @@ fn sound_at(
     at: usize,
     credit: &mut Credit,
 ) -> Option<(usize, MessageId, MessageId, Option<&'static str>)> {
+    let Candidate { id, size, own_id, term_end } = candidate_at(data, at, credit)?;
+    let total = term_end - at + 1;
+    let agree = [own_id == id, size == (total - AROUND) as u64, data[term_end] == END_MARK];
+    match agree {
+        [true, true, true] => Some((total, id, id, None)),
+        // One of the three may be damaged: the term itself says how it is.
+        [false, true, true] => Some((total, id, own_id, Some("the id differs from the message's own"))),
+        [true, false, true] if !term_is_damaged(data, at, size, term_end, credit) => {
+            Some((total, id, id, Some("the size disagrees with the message")))
+        }
+        [true, true, false] => Some((total, id, id, Some("the end mark is not 255"))),
+        _ => None,
+    }
+}
+
+/// What may be a record: a term that can be read, whatever the bytes around it say.
+struct Candidate {
+    id: MessageId,
+    size: u64,
+    /// The id that the message has inside.
+    own_id: MessageId,
+    term_end: usize,
+}
+
+fn candidate_at(data: &[u8], at: usize, credit: &mut Credit) -> Option<Candidate> {
     let head: [u8; 8] = data.get(at..at + SIZE_BYTES)?.try_into().ok()?;
     let id: MessageId = data.get(at + SIZE_BYTES..at + TERM_AT)?.try_into().ok()?;
-    let size = u64::from_be_bytes(head);
     credit.advance(at as u64);
     if !credit.affords(1) {
         return None;
@@ -102,30 +126,41 @@ fn sound_at(
         credit.owe(looked_at as u64);
         return None;
     };
-    let total = message.end - at + 1;
-    if total > u32::MAX as usize || message.end >= data.len() {
-        return None;
-    }
-    let agree = [message.id == id, size == (total - AROUND) as u64, data[message.end] == END_MARK];
-    match agree {
-        [true, true, true] => Some((total, id, id, None)),
-        // One of the three may be damaged: the term itself says how it is.
-        [false, true, true] => Some((total, id, message.id, Some("the id differs from the message's own"))),
-        [true, false, true] => Some((total, id, id, Some("the size disagrees with the message"))),
-        [true, true, false] => Some((total, id, id, Some("the end mark is not 255"))),
-        _ => None,
-    }
+    let (own_id, term_end) = (message.id, message.end);
+    let fits = term_end < data.len() && u32::try_from(term_end - at + 1).is_ok();
+    fits.then_some(Candidate { id, size: u64::from_be_bytes(head), own_id, term_end })
 }
 
-fn resync(data: &[u8], from: usize, credit: &mut Credit) -> usize {
-    let mut at = from;
-    while let Some(found) = data.get(at + TERM_AT..).and_then(|rest| memchr::memmem::find(rest, &MARK)) {
-        if matches!(sound_at(data, at + found, credit), Some((_, _, _, None))) {
-            return at + found;
-        }
-        at += found + 1;
+/// Size and term name two ends of the record at `at`. A damaged length inside the term reaches into the records
+/// behind (sound ones then start before its end) or stops short in its own body (the size then leads to the next
+/// record): believing it would cost others, or serve half a message.
+fn term_is_damaged(data: &[u8], at: usize, size: u64, term_end: usize, credit: &mut Credit) -> bool {
+    if next_sound(data, at + 1, term_end, credit).is_some() {
+        return true;
     }
-    data.len()
+    let size_end = usize::try_from(size).ok().and_then(|size| (at + SIZE_BYTES).checked_add(size));
+    size_end.is_some_and(|end| {
+        let behind = end.saturating_add(1);
+        data.get(end) == Some(&END_MARK) && (behind == data.len() || agrees_at(data, behind, credit))
+    })
+}
+
+/// Whether a record lies there of which every part says the same.
+fn agrees_at(data: &[u8], at: usize, credit: &mut Credit) -> bool {
+    candidate_at(data, at, credit).is_some_and(|found| {
+        found.own_id == found.id
+            && found.size == (found.term_end - at + 1 - AROUND) as u64
+            && data[found.term_end] == END_MARK
+    })
+}
+
+/// The first place in `from..until` where such a record starts.
+fn next_sound(data: &[u8], from: usize, until: usize, credit: &mut Credit) -> Option<usize> {
+    let terms = data.get(from + TERM_AT..data.len().min(until.saturating_add(TERM_AT + MARK.len())))?;
+    memchr::memmem::find_iter(terms, &MARK)
+        .map(|found| from + found)
+        .take_while(|at| *at < until)
+        .find(|at| agrees_at(data, *at, credit))
 }
 
 /// Which file: `N.rdq`, `N.rdt` (left by an interrupted merge of RabbitMQ's), or one of the transient store.
