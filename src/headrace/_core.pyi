@@ -446,6 +446,9 @@ class BlockFinding:
 def refuse_block_loads(refused: bool) -> bool:
     """Whether calls of this thread raise `NotInMemory` rather than read a block; returns what was so before."""
 
+def release_large_buffers() -> None:
+    """Gives the memory back that blocks were read into and that waits for the next ones."""
+
 @final
 class HeldBlock:
     """A block that stays in memory while this lives."""

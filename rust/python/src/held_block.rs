@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use headrace_core::large_buffer;
 use headrace_core::layouts::jetstream::block::Loaded;
 use headrace_core::layouts::jetstream::cold;
 use pyo3::prelude::*;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(refuse_block_loads, module)?)?;
+    module.add_function(wrap_pyfunction!(release_large_buffers, module)?)?;
     module.add_class::<HeldBlock>()
 }
 
@@ -15,6 +17,12 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn refuse_block_loads(refused: bool) -> bool {
     cold::refuse_loads(refused)
+}
+
+/// Gives the memory back that blocks were read into and that waits for the next ones.
+#[pyfunction]
+fn release_large_buffers() {
+    large_buffer::release();
 }
 
 /// A block that stays in memory while this lives.

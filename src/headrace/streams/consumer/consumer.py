@@ -234,6 +234,7 @@ class Consumer:
         if following is None or following.first <= position.next_seq:
             position.ahead = 0
             return
+        self.engine.loads.passed(store, self._loaded_last - 1)
         position.ahead, self._loaded_last = following.first, following.number
         self.engine.loads.ahead(store, following.number)
 

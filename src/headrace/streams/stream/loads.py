@@ -2,6 +2,7 @@
 
     loads.want(store, sequence, wake)     the block of that sequence is on its way; `wake` when it is there
     loads.ahead(store, block)             the same for one that is needed next, where there is room
+    loads.passed(store, block)            its reader needs it no more
 
 Who reads from the loop sends what is in memory, wants the rest, and is woken. What is kept is bounded in bytes and in
 time; a reader that comes too late wants its block again. A few blocks are read at a time, in the order in which they
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 from headrace.engine.engine import Engine
 from headrace.engine.timers import RETRY_NS, Timer
 from headrace.layouts.stream_store import HeldBlock, StreamStore
-from headrace.streams._kernels import refuse_block_loads
+from headrace.streams._kernels import refuse_block_loads, release_large_buffers
 
 LOG = logging.getLogger("headrace.streams")
 HELD_BYTES_MAX = 64 << 20
@@ -82,6 +83,10 @@ class BlockLoads:
         if self._size <= HELD_BYTES_MAX // 2 and not self._queue:
             self._load(_Key(store, block, ()), None)
 
+    def passed(self, store: StreamStore, block: int) -> None:
+        """A reader has left this block behind; one shortly behind it finds it in the store's own cache."""
+        self._drop(_Key(store, block, ()))
+
     def _load(self, key: _Key, wake: Callable[[], None] | None) -> None:
         waiting = self._wakes.get(key)
         if waiting is None:
@@ -136,3 +141,4 @@ class BlockLoads:
                 self._timer = self._engine.timers.at(kept.since_ns + HELD_NS, self._drop_old)
                 return
             self._drop(key)
+        release_large_buffers()

@@ -15,6 +15,7 @@ use crate::compress;
 use crate::crypt::{Seed as BlockKey, block_keystream_apply};
 use crate::disk::{Disk, DiskResult, OpenMode};
 use crate::hash::HashKey;
+use crate::large_buffer;
 
 const COMPRESSED: &[u8; 4] = b"cmp\x01";
 /// The mark, the longest size, the identifier of the stream.
@@ -237,6 +238,14 @@ pub struct Loaded {
     pub lookup: Lookup,
     /// Where the sound records lie that are no messages; `None` when every byte is a sound record's.
     pub others: Option<Vec<u32>>,
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if let Some(data) = Arc::get_mut(&mut self.data) {
+            large_buffer::give_back(std::mem::take(data));
+        }
+    }
 }
 
 impl Loaded {

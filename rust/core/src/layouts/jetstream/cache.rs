@@ -74,7 +74,7 @@ impl Cache {
         let fits = self.bytes() + loaded.data.capacity() <= self.bytes_max;
         if !fits && !self.blocks.is_empty() {
             let (_, oldest) = self.blocks.remove(0);
-            self.spare = Arc::try_unwrap(oldest).ok().and_then(|l| Arc::try_unwrap(l.data).ok());
+            self.spare = Arc::try_unwrap(oldest).ok().and_then(|mut l| Arc::get_mut(&mut l.data).map(std::mem::take));
         }
         self.put(number, Arc::new(loaded));
     }

@@ -9,6 +9,7 @@
 //! Python decides when to roll, evict, sync and unlink; this works through the messages of a batch.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
@@ -269,11 +270,10 @@ impl Inner {
             let loaded = self.loaded(self.blocks.len() - 1)?;
             self.cache.forget(number);
             let file = self.disk.open(&path, OpenMode::Write)?;
-            let Loaded { data, lookup, .. } = Arc::try_unwrap(loaded).unwrap_or_else(|shared| Loaded {
-                data: shared.data.clone(),
-                lookup: shared.copy_lookup(),
-                others: None,
-            });
+            let (data, lookup) = match Arc::try_unwrap(loaded) {
+                Ok(mut only) => (mem::take(&mut only.data), mem::take(&mut only.lookup)),
+                Err(shared) => (shared.data.clone(), shared.copy_lookup()),
+            };
             let data = Arc::try_unwrap(data).unwrap_or_else(|shared| shared.to_vec());
             let durable_len = 0;
             self.blocks.last_mut().expect("checked").subjects = None;
