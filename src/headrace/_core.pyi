@@ -953,7 +953,7 @@ class Exchange:
     def rtt_ns(self, conn: int) -> int:
         """How long the last PING took to be answered; 0 if none was."""
     def set_tracer(self, id: int) -> None:
-        """Whose calls tell of traced messages: the destination as reply subject; then the size of the message and its
+        """Whose calls report traced messages: the destination as reply subject; then the size of the message and its
         receivers, a line for each."""
     def pongs(self, conn: int) -> int: ...
     def traffic(self, conn: int) -> Traffic: ...
@@ -1166,7 +1166,7 @@ class StanEntry:
 
 @final
 class StanIndexSummary:
-    """What an index file tells."""
+    """What an index file says."""
 
     @property
     def count(self) -> int: ...

@@ -48,6 +48,8 @@ BANNED_IN_PROSE = re.compile(
     r"\b(unburied|picky|hand(?:s|ed)? round|manners|the waist|hopeless|the source document|patience)\b",
     re.IGNORECASE,
 )
+BANNED_IN_PRODUCT = re.compile(r"\b(told|tells|unsettled)\b", re.IGNORECASE)
+"""In what ships and in the documents; tests may say it. Records of decisions and of changes stay as they were written."""
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _RUST_CODE = re.compile(
     r"""(?://[^\n]*)|(?:r#".*?"#)|(?:b?'(?:\\.|[^'\\])')|(?:b?"(?:\\.|[^"\\])*")|([A-Za-z_]\w*)""", re.DOTALL
@@ -104,6 +106,19 @@ def test_prose_is_plain() -> None:
         if BANNED_IN_PROSE.search(line)
     ]
     assert not found, "\n".join(found)
+
+
+def test_prose_of_the_product_is_plain() -> None:
+    product = [tree.SRC, tree.RUST / "core" / "src", tree.RUST / "python" / "src", tree.ROOT / "docs"]
+    found = [
+        f"{tree.short(path)}:{number}: {line.strip()}"
+        for path, text in tree.text_files()
+        if path.suffix in {".py", ".pyi", ".rs", ".md"} and path.parent.name != "adr"
+        if any(top in path.parents for top in product)
+        for number, line in enumerate(text.splitlines(), 1)
+        if BANNED_IN_PRODUCT.search(line)
+    ]
+    assert not found, "say what happens: reports, answers, shows, notifies\n" + "\n".join(found)
 
 
 # One name, one thing

@@ -59,7 +59,7 @@ impl Cipher {
         self.nonce_bytes() + SEED_BYTES + TAG_BYTES
     }
 
-    /// The cipher is told by the size of the key file alone.
+    /// The cipher is known by the size of the key file alone.
     pub fn of_key_file(len: usize) -> Option<Self> {
         [Cipher::ChaCha, Cipher::Aes].into_iter().find(|cipher| cipher.key_file_bytes() == len)
     }
@@ -73,7 +73,7 @@ pub enum CryptError {
     NonceSize { cipher: &'static str, seen: usize, expected: usize },
     #[error("{0} bytes are too few for a nonce and a tag")]
     TooShort(usize),
-    /// The tag does not fit: another key, or a changed byte. Nobody can tell which.
+    /// The tag does not fit: another key, or a changed byte. Nobody can know which.
     #[error("the authentication tag does not match: wrong key, or damaged bytes")]
     NotAuthentic,
     #[error("offset {0} lies beyond the end of the key stream")]

@@ -271,7 +271,7 @@ impl Pair {
         });
     }
 
-    /// Nobody got it: a publisher that asked for it and waits for the reply is told, once.
+    /// Nobody got it: a publisher that asked for it and waits for the reply is answered, once.
     fn check_no_responders(
         &mut self,
         who: usize,
@@ -287,7 +287,7 @@ impl Pair {
         if !flags(who).no_responders || notified.is_empty() {
             return assert!(got.is_empty(), "{got:?}");
         }
-        let [(sid, named, body)] = got else { panic!("told {} times", got.len()) };
+        let [(sid, named, body)] = got else { panic!("answered {} times", got.len()) };
         let status = format!("NATS/1.0 503\r\nNats-Subject: {subject}\r\n\r\n");
         assert_eq!((named, body), (&format!("HMSG {} {n} {n}", reply.unwrap_or(""), n = status.len()), &status));
         let sub = notified.into_iter().find(|sub| sub.sid == *sid).expect("one of its subscriptions on the reply");

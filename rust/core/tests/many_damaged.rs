@@ -321,7 +321,7 @@ mod kafka {
             }
         }
 
-        /// The neighbours tell the first offset, where they are sound.
+        /// The neighbours show the first offset, where they are sound.
         #[test]
         fn damaged_offsets_cost_no_others((seed, _, size, equal) in shapes()) {
             let mut random = Random(seed);

@@ -103,7 +103,7 @@ proptest! {
         prop_assert!(found.entries.iter().all(|entry| sound.entries.contains(entry)), "only what was written");
         prop_assert!(found.entries.len() >= untouched, "{} of {}", found.entries.len(), untouched);
         if found.entries.len() < payloads.len() && !(cut && lost_index) {
-            prop_assert!(!found.findings.is_empty(), "a loss is told");
+            prop_assert!(!found.findings.is_empty(), "a loss is reported");
         }
         let mut image = Vec::new();
         found.entries.iter().for_each(|entry| entry.encode(&mut image, &Crc::new(crc::IEEE)));

@@ -113,7 +113,7 @@ fn entry(entry: &index::Entry, time_ns: i64) -> StanEntry {
     StanEntry { sequence: entry.sequence, offset: entry.offset, time_ns, size: entry.size }
 }
 
-/// What an index file tells.
+/// What an index file says.
 #[pyclass(frozen, get_all, module = "headrace._core")]
 pub struct StanIndexSummary {
     pub count: u64,

@@ -55,9 +55,9 @@ dp.create_sink("out", "headrace", SINK)
 @dp.append_flow(target="out")
 def into_the_sink() -> DataFrame:
     """Each message once more, with where it came from: its id is made of log and sequence, so that it is stored once."""
-    told = to_json(struct("log", "seq", col("subject").alias("from"), col("time").cast("string").alias("time")))
+    event = to_json(struct("log", "seq", col("subject").alias("from"), col("time").cast("string").alias("time")))
     return messages().select(
-        concat(lit({prefix}), col("subject")).alias("subject"), told.cast("binary").alias("data"), "log", "seq"
+        concat(lit({prefix}), col("subject")).alias("subject"), event.cast("binary").alias("data"), "log", "seq"
     )
 '''
 

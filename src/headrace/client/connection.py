@@ -6,7 +6,7 @@
       .ask(name, …)         api() that waits for a server that restarts and for a cluster that elects
       .reconnect()          another server (or the same again); subscriptions are the caller's to renew
 
-Servers of a cluster tell each other's addresses (INFO, connect_urls): those are tried too when ours are gone.
+Servers of a cluster name each other's addresses (INFO, connect_urls): those are tried too when ours are gone.
 
 Users keep their own clients: this one is for Spark's workers, pipelines and tools, which move whole batches.
 """
@@ -115,7 +115,7 @@ class Connection:
         )
 
     def _servers(self) -> list[tuple[str, int]]:
-        """Those that the user named, then those that servers told of."""
+        """Those that the user named, then those that servers named."""
         return list(dict.fromkeys([*self.access.servers, *self._learnt]))
 
     def _learn(self, info: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ class Hold:
         return self._connection.api(f"CONSUMER.DURABLE.CREATE.{self._stream}.{self.name}", body)["config"]
 
     def info(self) -> dict[str, Any]:
-        """As the server tells it."""
+        """As the server gives it."""
         return self._connection.api(f"CONSUMER.INFO.{self._stream}.{self.name}")
 
     @property

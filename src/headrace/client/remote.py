@@ -128,7 +128,7 @@ class ServerLog(ReadOnlyLog):
 
     @property
     def config(self) -> dict[str, Any]:
-        """As the server tells it."""
+        """As the server gives it."""
         return self._info["config"]
 
     def state(self) -> LogState:

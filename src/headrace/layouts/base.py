@@ -108,7 +108,7 @@ class Frames:
     """A run of messages in a layout's own encoding, not decoded: what one log stores another can pass on.
 
     `format` names the encoding ("kafka": whole record batches). Positions are half-open; `count` leaves out what
-    only decoding would tell. `max_time_ns` is None where there are no times.
+    only decoding would show it. `max_time_ns` is None where there are no times.
     """
 
     format: str
@@ -188,7 +188,7 @@ class Log(ABC):
 
     @property
     def incarnation(self) -> str:
-        """Another one when the log was deleted and made again; empty where the layout does not tell."""
+        """Another one when the log was deleted and made again; empty where the layout does not say."""
         return ""
 
     @property

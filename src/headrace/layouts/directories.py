@@ -1,4 +1,4 @@
-"""Directories and the names in them: made durably, and told from files."""
+"""Directories and the names in them: made durably, and distinguished from files."""
 
 from __future__ import annotations
 

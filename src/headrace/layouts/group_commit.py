@@ -14,7 +14,7 @@ from headrace.layouts import _kernels
 
 
 class GroupCommit:
-    """Marks only grow. `written` tells the present mark, `sync` makes everything up to it durable."""
+    """Marks only grow. `written` gives the present mark, `sync` makes everything up to it durable."""
 
     def __init__(self, name: str, written: Callable[[], int], sync: Callable[[], None]) -> None:
         self.name, self._written, self._sync = name, written, sync

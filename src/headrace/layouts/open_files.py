@@ -3,7 +3,7 @@
     use(log)   the log moves to the end of the line; when the line is too long, the front of it is parked
 
 Parking gives descriptors up; the log opens its files again when it needs them. Whoever has unsynced data syncs first,
-because an error of the disk is told only to those who have the file open.
+because an error of the disk is reported only to those who have the file open.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ class VolumeView(Report):
     layout: str
     product: str
     version: str
-    """Which versions write such files, as far as one can tell."""
+    """Which versions write such files, as far as one can know."""
     log_views: list[LogView]
     files: list[FileRow] = field(default_factory=lambda: [])
     details: dict[str, str] = field(default_factory=lambda: {})

@@ -108,7 +108,7 @@ class StreamStore(Log, Committable):
     before_unlink: Callable[[], None] | None
     """Called before files of messages go: what somebody needs of them must be saved first."""
     on_checkpoint: Callable[[int], None] | None
-    """Called now and then, and before a message is overwritten: what records up to that sequence tell is saved."""
+    """Called now and then, and before a message is overwritten: what records up to that sequence say is saved."""
 
     @abstractmethod
     def store_msg(self, subject: str, hdr: bytes | None, msg: bytes) -> tuple[int, int]:
@@ -180,7 +180,7 @@ class StreamStore(Log, Committable):
 
     @abstractmethod
     def register_storage_updates(self, handler: StorageUpdate | None) -> None:
-        """Be told of every change (one call per batch; sequence 0 when more than one message)."""
+        """The handler is called for every change (one call per batch; sequence 0 when more than one message)."""
 
     @abstractmethod
     def update_config(self, config: StreamConfig) -> None:
@@ -270,7 +270,7 @@ class StreamStore(Log, Committable):
     @property
     @abstractmethod
     def was_purged(self) -> bool:
-        """Whether an empty stream once held messages, as far as its files tell."""
+        """Whether an empty stream once held messages, as far as its files show."""
 
     @property
     @abstractmethod
@@ -562,7 +562,7 @@ class StreamVolume(Volume):
 
     @abstractmethod
     def open_ahead(self, names: Sequence[str], first_look: FirstLook | None = None) -> None:
-        """Open many side by side. One that fails is left out: `open` tells why."""
+        """Open many side by side. One that fails is left out: `open` says why."""
 
     @abstractmethod
     def create(self, name: str, **options: Any) -> StreamStore:

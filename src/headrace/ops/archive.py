@@ -108,7 +108,7 @@ def write_group(group: ArchiveGroup) -> WrittenGroup:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What a run may be told."""
+    """The options of a run."""
 
     logs: tuple[str, ...] = ()
     by: tuple[str, ...] = ()

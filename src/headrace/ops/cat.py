@@ -72,7 +72,7 @@ class Reading:
         self._select.check()
         if follow and is_remote(self._path):
             raise BadInput(
-                f"{self._path}: a remote place tells nobody what is new; read it without following"
+                f"{self._path}: a remote place notifies nobody of what is new; read it without following"
             )
         self._layout = layout_at(self._path, disk)
         with self._open() as volume:

@@ -202,7 +202,7 @@ class Process:
         self._stop.set()
 
     def _begin_lame_duck(self, grace_s: float, duration_s: float) -> None:
-        if self._ending or not hasattr(self, "view"):  # or still starting: nobody is there to be told
+        if self._ending or not hasattr(self, "view"):  # or still starting: nobody is there to be notified
             self.stop()
             return
         self._ending = True

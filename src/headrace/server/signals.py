@@ -1,4 +1,4 @@
-"""`--signal reload=PID`: tell a running server to do something, as `nats-server --signal` does.
+"""`--signal reload=PID`: make a running server do something, as `nats-server --signal` does.
 
 reload  read the configuration again (users, limits, TLS)      HUP
 reopen  open the log file again, after it was moved            USR1

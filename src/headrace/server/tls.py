@@ -88,7 +88,7 @@ def _why_handshake(error: Exception) -> tuple[str, int]:
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Whom a verified client certificate may stand for, most telling first: e-mails, hosts, URIs, the subject.
+    """Whom a verified client certificate may stand for, most specific first: e-mails, hosts, URIs, the subject.
 
     `certificate` is what `SSLObject.getpeercert()` gives. The subject comes in both usual orders.
     """

@@ -19,7 +19,7 @@ def greedy(kind: type[FileStream], options: ReadOptions, columns: list[str]) -> 
     ):
         if value is not None:
             raise BadInput(
-                f"headrace source: {name} needs PySpark 4.2 or newer, which tells a source where its query is"
+                f"headrace source: {name} needs PySpark 4.2 or newer, which gives a source the position of its query"
             )
     reader = kind(options, columns)
     limited = reader.latestOffset

@@ -117,7 +117,7 @@ class _Below(ScanTask):
 
 
 def _moment(text: str) -> int | str:
-    """Files tell it in nanoseconds, servers as a time."""
+    """Files have it in nanoseconds, servers as a time."""
     try:
         return int(text) if text.isdecimal() else clamp_time_ns(parse_time_ns(text))
     except ValueError:

@@ -1,6 +1,6 @@
 """How much of what is there a batch of a stream takes: Spark's words for it, which came with PySpark 4.2.
 
-Before that a stream takes everything at each trigger: the stand-ins here let the same reader run, `ADMITS` tells that nobody asks.
+Before that a stream takes everything at each trigger: the stand-ins here let the same reader run, `ADMITS` says that nobody asks.
 """
 
 from __future__ import annotations

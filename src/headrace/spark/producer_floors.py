@@ -23,7 +23,7 @@ def close(connection: Connection, stream: str | None, done: Iterable[TaskResult]
 
 
 def raise_floor(connection: Connection, stream: str | None, done: Iterable[TaskResult], below: int) -> None:
-    """Tell a Headrace server that everything below a number is done, in the stream that took the rows."""
+    """Let a Headrace server know that everything below a number is done, in the stream that took the rows."""
     streams: dict[str, str] = {}
     for each in done:
         name = stream or streams.get(each.subject) or _stream_of(connection, each.subject)

@@ -48,7 +48,7 @@ class TaskResult(WriterCommitMessage):
     last_sequence: int
     producer: str | None = None
     subject: str = ""
-    """Of the task's first row, if it has a producer: tells the stream."""
+    """Of the task's first row, if it has a producer: names the stream."""
     producers: tuple[str, ...] = ()
     """All that the task's rows were numbered by."""
 

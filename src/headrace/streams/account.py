@@ -2,7 +2,7 @@
 
 Stream objects are made by a factory (`Stream(engine, account, store)`), so that the model runs without a server. A
 stream that cannot be opened at start is not fatal and not forgotten: it is offline, its name stays taken, and everybody
-who asks is told why.
+who asks gets the reason.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class JsAccount:
         self.api_total = self.api_errors = 0
         self._free: dict[bool, _FreeBytes] = {}
         self.on_change: Callable[[str], None] = _nobody
-        """Told the name of a stream that was made, changed or removed."""
+        """Called with the name of a stream that was made, changed or removed."""
         self.being_made = 0
         """Streams that are not there yet."""
         self.calls = CallQueue()
@@ -503,4 +503,4 @@ class JsAccount:
 
 
 def _nobody(_name: str) -> None:
-    """Nobody is to be told."""
+    """Nobody is to be notified."""

@@ -95,7 +95,7 @@ def _log_details(known: KnownError, problem: Exception) -> None:
 
 
 def bad_stream(text: str) -> ApiError:
-    """500/10052: most of what can be wrong with a stream's configuration, told by its text alone."""
+    """500/10052: most of what can be wrong with a stream's configuration, distinguished by its text alone."""
     return api_error("JSStreamInvalidConfigF", err=text)
 
 

@@ -1,4 +1,4 @@
-"""A clock that moves only when told to: give it to `headrace.open(..., clock=clock)`.
+"""A clock that moves only by hand: give it to `headrace.open(..., clock=clock)`.
 
 Every reading is one nanosecond after the one before (unless `step_ns` says otherwise), so that no two
 messages of a test share a time and no test waits.

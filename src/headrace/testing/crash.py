@@ -1,6 +1,6 @@
 """The crash driver: cut the power at every sync point of a workload and look at what is left.
 
-    def workload(disk, notes):                  # writes; tells `notes` what was acknowledged
+    def workload(disk, notes):                  # writes; gives `notes` what was acknowledged
         volume = headrace.open("/store", "rw", create=True, disk=disk, maintenance=False)
         stream = volume.create("S", subjects=["a"])
         for n in range(10):

@@ -2,7 +2,7 @@
 
     memory_disk     an empty disk in memory
     faulty_disk     the same behind a plan of faults: `faulty_disk.disk`, `faulty_disk.plan`
-    fake_clock      a clock that moves when told to
+    fake_clock      a clock that moves by hand
     crash_driver    cuts the power at every sync point of a workload
     headrace_server a server that runs: `headrace_server.url`
     headrace_seed   the seed of this run, for randomness of your own
@@ -92,7 +92,7 @@ def faulty_disk(memory_disk: Disk) -> FaultyDisk:
 
 @pytest.fixture
 def fake_clock() -> FakeClock:
-    """A clock that starts at a fixed time and moves when told to."""
+    """A clock that starts at a fixed time and moves by hand."""
     return FakeClock()
 
 

@@ -78,7 +78,7 @@ pub type Saved<'a> = (&'a [u8], i64, u64, Vec<u8>);
 pub struct Producers {
     /// Whether numbers are taken; before the first one somebody has to note that there are any.
     pub open: bool,
-    /// How often numbers were added: tells whether something is new.
+    /// How often numbers were added: says whether something is new.
     pub changes: u64,
     known: HashMap<Arc<[u8]>, Marks, RandomState>,
     bytes: usize,

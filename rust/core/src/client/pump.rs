@@ -1,4 +1,4 @@
-//! Bytes between a socket and an intake. The socket stays the caller's; nothing here waits longer than it was told.
+//! Bytes between a socket and an intake. The socket stays the caller's; nothing here waits longer than the caller says.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};

@@ -128,7 +128,7 @@ pub trait Disk: Send + Sync {
     fn list(&self, path: &str) -> DiskResult<Vec<DirEntry>>;
     fn entry(&self, path: &str) -> DiskResult<Option<DirEntry>>;
     /// Another number once the file was changed or replaced: made of its length, times and inode (in memory: of its
-    /// bytes). It tells whether somebody wrote, not whether the bytes are sound.
+    /// bytes). It says whether somebody wrote, not whether the bytes are sound.
     fn stamp(&self, path: &str) -> DiskResult<u64>;
     /// With parents; existing ones are fine. Returns the directories that were made, outermost first,
     /// so that the caller can sync each one's parent.

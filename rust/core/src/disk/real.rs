@@ -161,7 +161,7 @@ impl DiskLock for RealLock {}
 impl Drop for RealLock {
     fn drop(&mut self) {
         // Closing is not enough: a forked child shares the description and would keep the lock.
-        // A failure cannot be told to anybody here, and the close that follows releases as well.
+        // A failure cannot be reported here, and the close that follows releases as well.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -284,7 +284,7 @@ impl Disk for RealDisk {
             return Err(too_large(path, len, max));
         }
         let mut bytes = large_buffer::with_capacity(len as usize);
-        // One byte above the limit tells a file that grew since the stat from one that fits.
+        // One byte above the limit distinguishes a file that grew since the stat from one that fits.
         file.take(max.saturating_add(1)).read_to_end(&mut bytes).map_err(failed("read", path))?;
         if bytes.len() as u64 > max {
             return Err(too_large(path, bytes.len() as u64, max));
@@ -411,7 +411,7 @@ impl Disk for RealDisk {
         }
     }
 
-    /// A shared lock for an instant tells whether somebody has the exclusive one; the file is only read.
+    /// A shared lock for an instant says whether somebody has the exclusive one; the file is only read.
     fn lock_holder(&self, path: &str) -> DiskResult<Option<LockHolder>> {
         let file = match self.at(path).open_file(OFlags::RDONLY) {
             Ok(file) => file,

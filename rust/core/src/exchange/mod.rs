@@ -250,7 +250,7 @@ impl Exchange {
         self.conn(slot).map_or(0, |conn| conn.pongs)
     }
 
-    /// Asks whether a client is there; `rtt_ns` tells how long its answer took.
+    /// Asks whether a client is there; `rtt_ns` says how long its answer took.
     pub fn ping(&mut self, slot: u32) {
         if let Some(conn) = self.conn_mut(slot) {
             conn.pinged = Some(Instant::now());
@@ -450,7 +450,7 @@ impl Exchange {
         self.accounts[account as usize].acks.remove(&[stream, b".", consumer].concat()[..]);
     }
 
-    /// Be told (by `drain`) when a subject gets its first subscriber or loses its last.
+    /// Make `drain` report when a subject gets its first subscriber or loses its last.
     pub fn watch(&mut self, account: AccountId, subject: &[u8], queue: Option<&[u8]>, id: u64) -> u64 {
         let token = self.token();
         let watch = Watch { token, subject: subject.into(), queue: queue.map(Into::into), id, some: false };

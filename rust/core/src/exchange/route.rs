@@ -96,14 +96,14 @@ impl Exchange {
     }
 
     /// A call below CONSUMER that the API does not know. nats-server says nothing to these; who pulls from a consumer that
-    /// is not there is told so. All others that nobody knows reach the API, which is silent by itself.
+    /// is not there gets that answer. All others that nobody knows reach the API, which is silent by itself.
     fn is_unknown_call(&self, account: AccountId, subject: &[u8]) -> bool {
         subject.starts_with(CONSUMER_API)
             && !subject.starts_with(PULL_API)
             && self.accounts[account as usize].serves_api
     }
 
-    /// Tells a publisher that waits for an answer that nobody is there.
+    /// Answers a waiting publisher that nobody is there.
     fn nobody(&mut self, slot: u32, account: AccountId, subject: &[u8], reply: &[u8]) {
         let found = self.accounts[account as usize].subs.find_reply(reply);
         let own = found.plain.iter().chain(found.queues.iter().flat_map(|(_, members)| members));

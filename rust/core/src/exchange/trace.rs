@@ -64,7 +64,7 @@ fn disabled(headers: &[u8]) -> Vec<u8> {
 }
 
 impl Exchange {
-    /// Who is told of traced messages.
+    /// Who is notified of traced messages.
     pub fn set_tracer(&mut self, id: u64) {
         self.tracer = Some(id);
     }

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// A request whose time is over is told so this much later: clients stop their own clock a little after the one they
-/// name, and one that is told before asks again, for nobody.
+/// A request whose time is over is answered this much later: clients stop their own clock a little after the one they
+/// name, and one that is answered before asks again, for nobody.
 pub const LATE_NS: i64 = 2_000_000;
 
 /// What a request asks for. Times are monotonic nanoseconds; 0 is "none".

@@ -138,7 +138,7 @@ impl Changes {
         self.time = time;
     }
 
-    /// The record, if there is anything to tell; the next change starts another.
+    /// The record, if there is anything to record; the next change starts another.
     pub fn take(&mut self) -> Option<Vec<u8>> {
         self.close();
         (self.expected, self.time) = (0, 0);
@@ -212,7 +212,7 @@ pub fn highest_sent(record: &[u8]) -> u64 {
     highest
 }
 
-/// Does to `ledger` what the record tells. After an error the part before it was done.
+/// Does to `ledger` what the record says. After an error the part before it was done.
 pub fn replay(ledger: &mut Ledger, record: &[u8]) -> Result<(), ReplayError> {
     let mut reader = Reader::new(record);
     let from = (reader.uvarint()?, reader.uvarint()?);

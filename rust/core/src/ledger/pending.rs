@@ -15,7 +15,7 @@ const SPARE_SLOTS: u64 = 4096;
 /// One pending message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Of the first delivery; 0 when it came from a file that does not tell.
+    /// Of the first delivery; 0 when it came from a file that does not say.
     pub consumer_seq: u64,
     /// Of the last delivery, in ns; moved when the client asks for more time or for a later attempt.
     pub time: i64,

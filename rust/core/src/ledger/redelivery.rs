@@ -61,7 +61,7 @@ impl Ledger {
         self.exceeded.push((seq, slot.deliveries));
     }
 
-    /// What was given up since the last call, each with its deliveries: told once.
+    /// What was given up since the last call, each with its deliveries: reported once.
     pub fn take_exceeded(&mut self) -> Vec<(u64, u32)> {
         std::mem::take(&mut self.exceeded)
     }

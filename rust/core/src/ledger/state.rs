@@ -15,7 +15,7 @@ const MAGIC: u8 = 22;
 const VERSION: u8 = 2;
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// Where a consumer stands, as a file or another program tells it. Pairs are (consumer, stream).
+/// Where a consumer stands, as a file or another program gives it. Pairs are (consumer, stream).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub delivered: (u64, u64),
@@ -98,7 +98,7 @@ impl Ledger {
         let recording = std::mem::replace(&mut self.recording, false);
         let outcome = replay(self, record);
         self.recording = recording;
-        self.exceeded.clear(); // told when it happened
+        self.exceeded.clear(); // reported when it happened
         outcome
     }
 }

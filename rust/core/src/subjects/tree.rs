@@ -14,7 +14,7 @@ use std::mem::size_of;
 use super::arena::{KidPools, Kids, Piece, Text};
 use super::{Filter, Progress};
 
-/// A node's number; the top bit tells leaves from forks.
+/// A node's number; the top bit distinguishes leaves from forks.
 type NodeRef = u32;
 const LEAF: u32 = 1 << 31;
 const NONE: u32 = u32::MAX;
@@ -80,7 +80,7 @@ impl<V> SubjectTree<V> {
         *self = Self::default();
     }
 
-    /// Whether the filter selects every subject there is, as far as the root tells: `a.b.>` where all begin with `a.b.`.
+    /// Whether the filter selects every subject there is, as far as the root shows: `a.b.>` where all begin with `a.b.`.
     pub fn all_match(&self, filter: &Filter) -> bool {
         if filter.takes_all() {
             return true;

@@ -164,7 +164,7 @@ class JetStreamVolume(DirectoryVolume, StreamVolume):
             return self._stores[name]
 
     def open_ahead(self, names: Sequence[str], first_look: FirstLook | None = None) -> None:
-        """Open many side by side. One that fails is left out: `open` tells why."""
+        """Open many side by side. One that fails is left out: `open` says why."""
 
         def open_one(name: str) -> None:
             with suppress(Exception), self._changes(name):

@@ -61,7 +61,7 @@ def open_for_reading(
     live: bool,
     durable: Mark | None = None,
 ) -> OpenedPartition:
-    """Look, change nothing. `live`: a broker is writing to it now, or (then `durable` tells how far) we are."""
+    """Look, change nothing. `live`: a broker is writing to it now, or (then `durable` says how far) we are."""
     segments = list_segments(disk, directory)
     damage: list[Damage] = []
     start = max(known.start, segments[0].base if segments else 0)
@@ -92,7 +92,7 @@ def _tail(disk: Disk, segments: list[Segment], options: KafkaOptions) -> KafkaSu
     segment.reader = None
     found = segment.survey(disk, None, options.index_interval_bytes, start=position)
     if position and (found.bad() or found.first is None):
-        # Where the end is not what the index says, only the whole segment tells how far it goes.
+        # Where the end is not what the index says, only the whole segment says how far it goes.
         found = segment.survey(disk, None, options.index_interval_bytes)
     return found
 

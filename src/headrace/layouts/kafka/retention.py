@@ -61,7 +61,7 @@ def _by_size(log: KafkaLog, limit: int) -> int:
 
 
 def _by_time(log: KafkaLog, limit_ms: int) -> int:
-    """Until the first whose newest message is young enough. A segment without times tells no age and stays."""
+    """Until the first whose newest message is young enough. A segment without times has no age and stays."""
     if limit_ms < 0:
         return 0
     now_ms, count = log.clock() // NS_PER_MS, 0

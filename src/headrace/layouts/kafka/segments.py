@@ -126,7 +126,7 @@ class Segment:
         )
 
     def largest_time_ms(self, disk: Disk) -> int | None:
-        """From the last entry of `.timeindex`; None when it does not tell."""
+        """From the last entry of `.timeindex`; None when it does not say."""
         if self.summary is not None:
             return self.summary.max_time_ms
         path = self.path(TIMES)

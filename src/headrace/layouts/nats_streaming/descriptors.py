@@ -5,7 +5,7 @@
                  all in use: it is opened all the same; the limit is soft, never an error
 
 A file with unsynced writes is synced before it is closed if the store promises syncs: an error that the kernel
-found meanwhile would otherwise be told to nobody.
+found meanwhile would otherwise reach nobody.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Descriptors:
             try:
                 entry.file.sync_data()
                 self._dirty.discard(path)
-            except HeadraceError as error:  # told to whoever asks for this file's sync
+            except HeadraceError as error:  # raised for whoever asks for this file's sync
                 self._failed[path] = error
 
     def wrote(self, path: str) -> None:

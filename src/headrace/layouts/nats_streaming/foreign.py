@@ -1,4 +1,4 @@
-"""Whether a running nats-streaming-server has a directory: it takes no lock, so its open files and command line tell."""
+"""Whether a running nats-streaming-server has a directory: it takes no lock, so its open files and command line show it."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def _safely(
 
 
 def _payloads(channel: Channel, view: LogView) -> None:
-    """Whether payloads are sealed, and whether the key opens them: the first few tell."""
+    """Whether payloads are sealed, and whether the key opens them: the first few show it."""
     try:
         sample = channel.read(channel.first, max_msgs=16)
     except KeyNeeded as problem:

@@ -7,7 +7,7 @@
 Both lie in the vhost's directory, where RabbitMQ ignores them. They are believed only when the stamp is that of the
 directory as it is found: names, lengths, times and inodes of every file (RabbitMQ rewrites `.vhost` at each start, so a
 start of it shows even if it changed nothing). `headrace.clean` is removed, and its removal synced, before anything else
-is written. Whatever was found damaged in this life, or cannot be told in a few numbers, leaves no checkpoint: then the next
+is written. Whatever was found damaged in this life, or cannot be said in a few numbers, leaves no checkpoint: then the next
 start reads everything, as after a crash.
 """
 

@@ -461,7 +461,7 @@ class RabbitLog(Log):
             self._renamed = False
 
     def _save_next(self) -> None:
-        """When the files will no longer tell which sequence comes next, say so beside them first."""
+        """When the files will no longer show which sequence comes next, say so beside them first."""
         if self._next and self.kernel.next_after_flush() < self._next:
             path = f"{self.directory}/{files.NEXT}"
             text = f"{self._next}\n".encode()
@@ -544,7 +544,7 @@ class RabbitLog(Log):
             self._check()
             if not self.read_only:
                 self.sync()
-            self._warm(self.kernel, self.kernel.cold_stored())  # the tasks are told which store files to read
+            self._warm(self.kernel, self.kernel.cold_stored())  # the tasks know which store files to read
             return plan_segments(self, self._visible, predicate or Predicate())
 
     # Life

@@ -94,7 +94,7 @@ class SharedStore:
             self._resume(stopped.current)
 
     def stop(self) -> Stored | None:
-        """For the checkpoint: everything on disk, the index in its file. None when only the files themselves can tell."""
+        """For the checkpoint: everything on disk, the index in its file. None when only the files themselves can show it."""
         self.sync()
         size = crc = 0
         if self._stopped is not None and not self._changed:

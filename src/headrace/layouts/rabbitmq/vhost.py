@@ -122,7 +122,7 @@ class Vhost:
         return self._guessed(f"{root}/{hashed}", hashed)
 
     def _guessed(self, directory: str, hashed: str) -> QueueName:
-        """Without the file: messages sent to the queue by its name carry it as routing key; the hash tells."""
+        """Without the file: messages sent to the queue by its name carry it as routing key; the hash shows which."""
         log = RabbitLog(self, hashed, QueueName(self.name, hashed.encode()), directory)
         try:
             if self.name_reading:

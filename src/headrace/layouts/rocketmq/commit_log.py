@@ -73,7 +73,7 @@ class CommitLog:
             make_dirs(self.disk, self.directory)
             file = self.disk.open(self.path(start), "write")
             if self.files.get(start) != self.file_bytes:
-                # Made at full length, as the broker maps it; the rest is a hole of zeros. The length tells the size
+                # Made at full length, as the broker maps it; the rest is a hole of zeros. The length gives the size
                 # of files when there is one only, so it must be right before anything else is.
                 file.set_len(self.file_bytes)
                 file.sync_data()

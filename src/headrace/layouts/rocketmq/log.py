@@ -95,7 +95,7 @@ class RocketQueue(Log):
         while low < high:
             middle = (low + high) // 2
             store_ms = reader.store_time(*place_of(self.files.read(middle, 1)))
-            # A message that cannot be read tells nothing: the one before it decides.
+            # A message that cannot be read says nothing: the one before it decides.
             probe = middle
             while store_ms is None and probe > low:
                 probe -= 1

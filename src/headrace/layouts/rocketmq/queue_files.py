@@ -21,7 +21,7 @@ class QueueFiles:
     def __init__(self, disk: Disk, directory: str, file_bytes: int) -> None:
         self.disk, self.directory = disk, directory
         self.files = numbered(disk, directory)
-        # Two names tell the size; one file alone may have been cut short by a crash.
+        # Two names give the size; one file alone may have been cut short by a crash.
         starts = list(self.files)
         apart = starts[1] - starts[0] if len(starts) > 1 else 0
         self.file_bytes = apart or max(file_bytes // ENTRY * ENTRY, ENTRY)

@@ -6,7 +6,7 @@
                       ▲ ▲
 
 A reader of one name on several logs (a Kafka group on the partitions of its topics) is one reader afterwards. One that
-reads only some of the logs gets their subjects as its filter, where the target has filters and the subjects tell the logs apart.
+reads only some of the logs gets their subjects as its filter, where the target has filters and the subjects distinguish the logs.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class JoinedReaders:
             if len(covered) < len(items) and (not to.filters or not filters):
                 of = ", ".join(items[at].source for at in sorted(covered)[:10])
                 self.notes.append(
-                    f"reader {name} reads {of} only, and nothing tells them apart afterwards: not carried over"
+                    f"reader {name} reads {of} only, and nothing distinguishes them afterwards: not carried over"
                 )
                 continue
             self._readers.append(_Reader(name, known, covered, filters))
@@ -139,7 +139,7 @@ def _taken(source: Log, item: ConvertedLog) -> tuple[str, ...]:
 
 
 def _filters(taken: Sequence[tuple[str, ...]], covered: frozenset[int]) -> tuple[str, ...]:
-    """The subjects of these logs, if they tell them from all others."""
+    """The subjects of these logs, if they distinguish them from all others."""
     mine = {each for at in covered for each in taken[at]}
     others = {each for at, subjects in enumerate(taken) if at not in covered for each in subjects}
     if not all(taken) or any(subjects_overlap(one, other) for one in mine for other in others):

@@ -86,7 +86,7 @@ class Authenticator:
         """Who this is, or None: authorization violation.
 
         `connect` is the JSON of CONNECT; `tls_subject` the name or names of a verified client certificate, most
-        telling first; `kind` is STANDARD or WEBSOCKET.
+        specific first; `kind` is STANDARD or WEBSOCKET.
         """
         given = {name: connect.get(name) or "" for name in _CREDENTIALS}
         if not all(isinstance(value, str) for value in given.values()):

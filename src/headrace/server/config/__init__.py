@@ -1,1 +1,1 @@
-"""What the server was told: nats-server's config language and flags, read into frozen `Options`."""
+"""The server's configuration: nats-server's config language and flags, read into frozen `ServerOptions`."""

@@ -124,7 +124,7 @@ class Flags:
         "http-host", also=("http_host",), metavar="HOST", help="Where monitoring listens. [127.0.0.1]"
     )
     client_advertise: str | None = _flag(
-        "client_advertise", metavar="HOST:PORT", help="The address that clients are told."
+        "client_advertise", metavar="HOST:PORT", help="The address that clients get."
     )
     pid: str | None = _flag("pid", "P", metavar="FILE", help="Write the process id to this file.")
     ports_file_dir: str | None = _flag(

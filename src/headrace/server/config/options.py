@@ -1,4 +1,4 @@
-"""Everything that the server can be told, as frozen dataclasses with nats-server's defaults.
+"""Everything that can be configured, as frozen dataclasses with nats-server's defaults.
 
 Times are nanoseconds, sizes bytes; None means "not given" unless the comment says otherwise.
 """

@@ -1,4 +1,4 @@
-"""The HTTP port beside the server, on the same loop. It binds at once, so that a taken port is told before the start.
+"""The HTTP port beside the server, on the same loop. It binds at once, so that a taken port is reported before the start.
 
 monitor = Monitor(view, options.monitor)      # bound: `monitor.port` is known
 await monitor.start()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.server.nats.server import NatsServer
 
 LOG = logging.getLogger("headrace.websocket")
-LOG.setLevel(logging.WARNING)  # below that the package tells of each connection; the server does so itself
+LOG.setLevel(logging.WARNING)  # below that the package logs each connection; the server does so itself
 
 FRAME_BYTES_BEFORE_AUTH = 64 << 10
 FRAME_BYTES_MIN = 8 << 20

@@ -15,7 +15,7 @@ _LOOK_AGAIN_S = 1.0
 
 
 def memory_bytes() -> int:
-    """What is resident; where the system does not tell, the most that ever was."""
+    """What is resident; where the system does not say, the most that ever was."""
     try:
         return int(_STATM.read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):

@@ -119,5 +119,5 @@ def subject_details(stream: Stream, request: StreamInfoRequest) -> tuple[dict[st
 
 
 def consumer_info(consumer: Consumer, facts: ServerFacts, *, notes: bool = True) -> dict[str, Any]:
-    """A consumer: what it tells of itself, with its configuration as it is shown."""
+    """A consumer: what it says of itself, with its configuration as it is shown."""
     return {**consumer.info(), "config": _shown_config(consumer, facts, notes)}

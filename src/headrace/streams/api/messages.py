@@ -121,7 +121,7 @@ def delete(api: Api, call: Call) -> Outcome:
 
 
 def _nothing_there(stream: Stream, seq: int) -> ApiError:
-    """The server's file store tells where a sequence lies; its memory store does not."""
+    """The server's file store says where a sequence lies; its memory store does not."""
     first, last = stream.store.first_seq, stream.store.last_seq
     if stream.in_memory or first <= seq <= last:
         return api_error("JSSequenceNotFoundErrF", seq=seq)

@@ -74,7 +74,7 @@ class Service:
             self._stream_changed(account, name)
 
     def add_without_jetstream(self, name: str) -> None:
-        """An account that has no JetStream: its clients are told so."""
+        """An account that has no JetStream: its clients get that as an answer."""
         where = self.engine.exchange.account(name)
         number = self.engine.register_call(partial(self._on_call_without, where))
         for each in LISTENED:

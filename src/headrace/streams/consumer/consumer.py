@@ -348,7 +348,7 @@ class Consumer:
         else:
             self.engine.after(self.store.journal, self.store.mark(), answer, now=stream.in_memory)
 
-    # What the stream tells
+    # What the stream reports
 
     def removed(self, sequences: Sequence[int]) -> None:
         """Single messages are gone."""
@@ -531,22 +531,22 @@ class Consumer:
             self.engine.wake(self)
 
     def stop(self, status: str = SERVER_SHUTDOWN) -> None:
-        """The server stops: waiting requests are told, the state is kept. Without a status the consumer goes."""
+        """The server stops: waiting requests are answered, the state is kept. Without a status the consumer goes."""
         if not self.closed:
             self.delivery.stop(status)
             self._leave()
 
     def release(self, conn: int) -> None:
-        """A client is sent away while the server goes on: its waiting requests are told."""
+        """A client is sent away while the server goes on: its waiting requests are answered."""
         if not self.closed:
             self.delivery.release(conn)
 
     def gone(self) -> None:
-        """The stream is deleted: waiting requests are told."""
+        """The stream is deleted: waiting requests are answered."""
         self.stop("")
 
     def delete(self) -> Callable[[], None]:
-        """The consumer is served no more, waiting requests are told; what is returned removes its files, on whatever
+        """The consumer is served no more, waiting requests are answered; what is returned removes its files, on whatever
         thread."""
         self.gone()
         self.stream.consumer_gone(self)

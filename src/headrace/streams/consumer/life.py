@@ -34,7 +34,7 @@ def pause_left_ns(consumer: Consumer) -> int:
 
 
 def is_paused(consumer: Consumer, now: int) -> bool:
-    """Whether it is paused; when a pause has just ended, that is told."""
+    """Whether it is paused; when a pause has just ended, that is reported."""
     if pause_left_ns(consumer) > 0:
         return True
     until, consumer.pause_until_ns = consumer.pause_until_ns, None

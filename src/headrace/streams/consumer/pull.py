@@ -59,7 +59,7 @@ class PullDelivery:
             self._listening.append(token)
 
     def stop(self, status: str) -> None:
-        """No more requests; those that wait are told why: the status, or that the consumer is deleted."""
+        """No more requests; those that wait are answered with the reason: the status, or that the consumer is deleted."""
         for token in self._listening:
             self.exchange.unlisten(token)
         for pull in self.queues.take_all():
@@ -69,7 +69,7 @@ class PullDelivery:
             )
 
     def release(self, conn: int) -> None:
-        """A client is sent away: its requests are told."""
+        """A client is sent away: its requests are answered."""
         for pull in self.queues.take_of(conn) if len(self.queues) else ():
             self.send_status(pull.reply, with_pending(SERVER_SHUTDOWN, pull.msgs_left, pull.bytes_left))
 
@@ -130,7 +130,7 @@ class PullDelivery:
             return None
         consumer = self.consumer
         if not consumer.pending.known(consumer.end):
-            return None  # it is told when the messages were counted and looked for
+            return None  # it is reported when the messages were counted and looked for
         pending = consumer.num_pending() + consumer.ledger.num_due
         if not pending and not pull.expires:
             return NO_MESSAGES
@@ -193,7 +193,7 @@ class PullDelivery:
                 self.send_status(reply, with_pending("409 Batch Completed", msgs, size))
 
     def at_end(self, now: int) -> None:
-        """Nothing more for now: who does not want to wait is told."""
+        """Nothing more for now: who does not want to wait is answered."""
         for reply in self.queues.take_unwilling():
             self.send_status(reply, NO_MESSAGES)
 

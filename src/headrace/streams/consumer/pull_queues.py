@@ -299,7 +299,7 @@ class Pinned(_Grouped):
 
 
 def with_pin(batch: Batch, pin_id: str) -> Batch:
-    """The messages with the header that tells a client that it is the one."""
+    """The messages with the header by which a client knows that it is pinned."""
     records = list(batch)
     line = f"Nats-Pin-Id: {pin_id}\r\n\r\n".encode()
     return Batch.build(

@@ -233,7 +233,7 @@ class PushDelivery:
             consumer.config.headers_only,
         )
         if taken < len(batch):
-            self.bound = False  # the exchange tells when somebody is there again
+            self.bound = False  # the exchange says when somebody is there again
             self._lost_at = now
         if taken:
             self._sent_at = now

@@ -1,6 +1,6 @@
 """What a consumer may be: what is left open gets its default, what cannot work is refused, as nats-server 2.15.2 does.
 
-    config = apply_defaults(requested, stream, caps, pedantic=…)    defaults, and everything that the configuration itself tells
+    config = apply_defaults(requested, stream, caps, pedantic=…)    defaults, and everything that the configuration itself decides
     check_beside(config, stream, others)                work queues: no two consumers for one message
     config = created(config)                            what only a new consumer gets
 

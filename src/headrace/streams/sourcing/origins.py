@@ -208,7 +208,7 @@ class Origins:
             _free(origin, batch.positions())
 
     def save(self) -> None:
-        """Files of messages may go: note the places that they tell."""
+        """Files of messages may go: note the places that they have."""
         if not self.mirror:
             save_places(self.stream.store, self._durable_last, self.feeds)
 

@@ -1,6 +1,6 @@
 """Rules for streams that take their messages from other streams: mirrors and sources.
 
-Only what a configuration can tell is checked here: the origin need not exist. `others` are the configurations of the
+Only what follows from a configuration is checked here: the origin need not exist. `others` are the configurations of the
 account's streams by name; an origin behind an external prefix is not looked up.
 """
 

@@ -93,7 +93,7 @@ class Feed:
 
 
 def identity_of(origin: Stream) -> str:
-    """Tells a stream from another one of its name that was made later; the same as nats-server 2.15 makes it."""
+    """Distinguishes a stream from another one of its name that was made later; the same as nats-server 2.15 makes it."""
     digest = hashlib.sha256(format_time_ns(origin.created_ns).encode()).digest()
     return "".join(_DIGITS[byte % len(_DIGITS)] for byte in digest[:_IDENTITY_LENGTH])
 

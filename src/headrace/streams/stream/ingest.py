@@ -140,7 +140,7 @@ def _store(stream: Stream, run: PublishRun, start: int, stop: int, accepted: int
 
 
 def _unsynced(stream: Stream, run: PublishRun, error: Exception) -> None:
-    """The sync failed: nobody is told that anything was stored."""
+    """The sync failed: nobody gets the answer that anything was stored."""
     refusal = encode_refusal(stream.name, store_error(error))
     for at in range(len(run)):
         run.decided(at, refusal)

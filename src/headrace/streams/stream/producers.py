@@ -15,7 +15,7 @@ ones too:
 
 It is saved before the first number of a stream is taken (no state: no numbers, nothing to read), before records go or
 change, now and then, and at a clean stop; what it covers is on disk before the state is. One that cannot be read is not
-used: all records are read, and the finding is told. An empty one means just that: read all records.
+used: all records are read, and the finding is reported. An empty one means just that: read all records.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ProducerMarks:
         if len(producers) or above:
             producers.open()
         elif not in_memory:
-            store.remove_saved(STATE)  # no record tells of a number: as if nobody ever used one
+            store.remove_saved(STATE)  # no record has a number: as if nobody ever used one
         if not above:
             self._save_if_possible()  # or the next start reads everything again
 
@@ -144,7 +144,7 @@ class ProducerMarks:
         if (problem := self._foreign(saved, VERSION)) is not None:
             return problem
         if at + sum(size for *_, size in saved.producers) != len(content):
-            return f"{len(content)} bytes, which is not what its head tells"
+            return f"{len(content)} bytes, which is not what its head says"
         pieces = list[bytes]()
         for *_, size in saved.producers:
             pieces.append(content[at : at + size])
@@ -179,7 +179,7 @@ class ProducerMarks:
         return 0
 
     def promote(self) -> None:
-        """The stream is a mirror no more: it knows what its messages tell."""
+        """The stream is a mirror no more: it knows what its messages say."""
         self._store.save(STATE, b"")
         self._restore()
 

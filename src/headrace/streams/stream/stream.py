@@ -1,7 +1,7 @@
 """One stream of the model: what it listens to, who consumes it, what its retention removes.
 
 The store keeps the messages and their limits; the stream decides about publishes (`ingest`), interest and work-queue
-removal, rollups, TTLs, republishing, and tells its consumers what became visible and what is gone.
+removal, rollups, TTLs, republishing, and notifies its consumers of what became visible and what is gone.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Stream:
             self.engine.do_in_steps(self, self._map_and_ingest(run, self._transform))
 
     def _rolled(self, result: object) -> None:
-        """There is a new block; or the disk refused, and the run that waits is told so when it is stored."""
+        """There is a new block; or the disk refused, and the run that waits gets that answer when it is stored."""
         self._roll_refused = isinstance(result, Exception)
         self.unfence()
 
@@ -526,7 +526,7 @@ class Stream:
             self.save()
 
     def leave(self, *, deleted: bool = False) -> None:
-        """Listen no more; waiting pulls are told why."""
+        """Listen no more; waiting pulls are answered with the reason."""
         self.closed = True
         for consumer in list(self.consumers.values()):
             consumer.gone() if deleted else consumer.stop()

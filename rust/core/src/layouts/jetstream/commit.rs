@@ -1,4 +1,4 @@
-//! What a commit of a stream's blocks syncs, the mark that tells others how far it is durable, and the way out of a failed
+//! What a commit of a stream's blocks syncs, the mark that shows others how far it is durable, and the way out of a failed
 //! sync. The rule itself is `commit::group`.
 //!
 //! ```text
@@ -90,7 +90,7 @@ impl BlockLog {
         *self.mark_file() = path.map(|path| MarkFile { path, file: None });
     }
 
-    /// Tells readers beside this writer how far the log is durable. Best effort: they fall behind, never ahead.
+    /// Shows readers beside this writer how far the log is durable. Best effort: they fall behind, never ahead.
     pub fn publish_mark(&self, last: u64) {
         let (block, len) = self.durable_end();
         if self.write_mark(block, len, last).is_err()

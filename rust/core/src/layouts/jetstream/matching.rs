@@ -27,7 +27,7 @@ const SUBJECTS_MAX: usize = 256;
 /// Blocks with so few matches are worth being joined to one batch.
 const FEW: usize = 64;
 
-/// The subjects of a block's messages, by hash. Removals leave it as it is: it may tell of too many.
+/// The subjects of a block's messages, by hash. Removals leave it as it is: it may show too many.
 pub enum BlockSubjects {
     /// (hash, messages), sorted.
     Counted(Box<[(u64, u32)]>),

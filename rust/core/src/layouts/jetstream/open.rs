@@ -17,7 +17,7 @@ use super::subject_state::SubjectState;
 use crate::crypt::Seed as BlockKey;
 use crate::disk::{Disk, DiskError};
 
-/// What one block told.
+/// What one block says.
 struct Seen {
     block: Block,
     first_record: u64,
@@ -225,7 +225,7 @@ fn flush(subjects: &mut HashMap<Vec<u8>, SubjectState>, run: (&[u8], SubjectStat
 }
 
 impl Inner {
-    /// Puts what the blocks told together, oldest first.
+    /// Puts what the blocks say together, oldest first.
     fn take_in(&mut self, all: Vec<Seen>) -> LogResult<OpenReport> {
         let mut report = OpenReport::default();
         // What unsound bytes may have held lies below the first record of any later block.

@@ -15,7 +15,7 @@ pub struct SubjectPage {
     pub subjects: Vec<(Vec<u8>, u64)>,
 }
 
-/// The newest messages at or below a sequence, as far as the subjects themselves tell.
+/// The newest messages at or below a sequence, as far as the subjects themselves show.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NewestOfEach {
     /// The filters select more subjects than were allowed.

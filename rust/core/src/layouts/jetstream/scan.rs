@@ -56,7 +56,7 @@ pub struct Finding {
     pub kind: FindingKind,
     pub offset: u64,
     pub len: u64,
-    /// The sequences concerned, half-open, as far as the neighbours tell.
+    /// The sequences concerned, half-open, as far as the neighbours show.
     pub sequences: Option<(u64, u64)>,
     pub detail: String,
 }
@@ -79,7 +79,7 @@ pub struct Scan {
     pub findings: Vec<Finding>,
     /// Where the last sound record ends.
     pub sound_end: usize,
-    /// No lower than any sequence that the unsound bytes may have held, as far as this block tells.
+    /// No lower than any sequence that the unsound bytes may have held, as far as this block shows.
     pub highest_plausible: u64,
     /// How many messages the unsound bytes behind the last sound one may have held.
     pub doubt: u64,
@@ -223,7 +223,7 @@ impl Scanner<'_> {
     }
 
     /// The hash fits but the boundaries look wrong. If exactly one inverted length bit makes them right,
-    /// that is the record; if none does, it was stored that way; if several do, nobody can tell.
+    /// that is the record; if none does, it was stored that way; if several do, nobody can know.
     fn check_boundaries(&mut self, block: &mut [u8], view: View, scan: &mut Scan) -> View {
         let mut found = Vec::new();
         let fields = [(SUBJECT_LENGTH, 16), (SUBJECT + view.subject_len, 32)];
@@ -258,7 +258,7 @@ impl Scanner<'_> {
                     offset: view.offset as u64,
                     len: view.len as u64,
                     sequences: Some((sequence, sequence + 1)),
-                    detail: "its subject and payload cannot be told apart".into(),
+                    detail: "its subject and payload cannot be distinguished".into(),
                 });
                 scan.sound_end = view.end();
                 view

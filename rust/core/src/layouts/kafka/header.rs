@@ -11,7 +11,7 @@
 
 use super::codec::Codec;
 
-/// Before this field nothing tells how long the batch is.
+/// Before this field nothing says how long the batch is.
 pub const LENGTH_AT: usize = 8;
 pub const EPOCH_AT: usize = 12;
 pub const OVERHEAD: usize = 12;
@@ -48,7 +48,7 @@ pub struct Header {
     pub producer_id: i64,
     pub producer_epoch: i16,
     pub base_sequence: i32,
-    /// Messages; −1 where only decompressing tells.
+    /// Messages; −1 where only decompressing shows it.
     pub count: i32,
 }
 

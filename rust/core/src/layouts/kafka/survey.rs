@@ -21,7 +21,7 @@ pub struct SurveyRules {
     /// Decode every message too.
     pub deep: bool,
     pub inflated_max: usize,
-    /// The `.index` that is there: it tells where batches begin when the log does not.
+    /// The `.index` that is there: it says where batches begin when the log does not.
     pub anchors: Vec<u8>,
     /// Bytes beyond are not looked at: somebody is writing there.
     pub limit: u64,

@@ -151,7 +151,7 @@ impl Walker {
         Ok(found.and_then(|header| if self.fits(&header, last) { Ok(header) } else { Err("its offset does not fit") }))
     }
 
-    /// The offset is covered by no checksum. When it leaves a gap, the next batches tell whether that can be.
+    /// The offset is covered by no checksum. When it leaves a gap, the next batches show whether that can be.
     fn with_right_offset(&mut self, at: u64, header: Header) -> DiskResult<Step> {
         if !self.is_contradicted(at, &header)? {
             return Ok(Step::Sound(header));

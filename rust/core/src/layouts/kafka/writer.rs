@@ -112,7 +112,7 @@ impl SegmentWriter {
         self.log.clone()
     }
 
-    /// Give the descriptors up until the next append. The caller has synced the log: an error of the disk is told to
+    /// Give the descriptors up until the next append. The caller has synced the log: an error of the disk is reported to
     /// those who have the file open.
     pub fn release_files(&mut self) {
         (self.log, self.index_file, self.times_file) = (None, None, None);

@@ -155,7 +155,7 @@ pub fn slot_of(file: &dyn DiskFile, count: u64, first: u64, sequence: u64) -> Di
         Ok(bytes.try_into().map_or(u64::MAX, u64::from_le_bytes))
     };
     let guess = sequence.saturating_sub(first);
-    // Without holes the sequence tells the slot; with holes it stands before that.
+    // Without holes the sequence gives the slot; with holes it stands before that.
     if guess < count && at(guess)? == sequence {
         return Ok(guess);
     }

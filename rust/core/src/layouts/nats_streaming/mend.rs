@@ -141,7 +141,7 @@ pub fn mend(
         tails.for_each(|found| found.kind = "bad-record");
     }
     for offset in &bad {
-        let detail = "an index entry is not sound; the record itself tells what it said".into();
+        let detail = "an index entry is not sound; the record itself has what it said".into();
         out.findings.push(Finding {
             part: Part::Index,
             kind: "index",

@@ -136,7 +136,7 @@ pub enum Action {
     Publish(Publish),
     Deliver(u64),
     Ack(u64),
-    /// A publish whose message cannot be read; its number is sound as far as one can tell.
+    /// A publish whose message cannot be read; its number is sound as far as one can know.
     Lost(u64),
 }
 
@@ -192,7 +192,7 @@ fn read_publish(form: Form, data: &[u8], at: usize, head: u64) -> Read {
                 (publish.id, repaired) = (message.id, Some("the id differs from the message's own in one bit"));
             } else if Some(message.end) != end {
                 repaired = Some("the length of the message disagrees with the message itself");
-                // What follows tells which of the two is right.
+                // What follows says which of the two is right.
                 if let Some(end) = end.filter(|end| form.delivered_at(data, *end, number)) {
                     message.end = end;
                 }

@@ -59,7 +59,7 @@ class Indexes:
 
 
 def read_indexes(disk: Disk, found: Survey) -> Indexes:
-    """Decode the indexes and tell every block what it should hold; what is wrong goes into the survey."""
+    """Decode the indexes and give every block what it should hold; what is wrong goes into the survey."""
     for name, bytes_max in SIDE_FILES.items():
         if name in found.side_names:
             read_shortcut(disk, f"{found.directory}/{SIDE}/{name}", bytes_max, found.damage)

@@ -1,4 +1,4 @@
-"""What the core found unsound in a block, as damage that people are told of."""
+"""What the core found unsound in a block, as damage that people see."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class Consumers(ConsumerStores):
             self._journal.commit(position)
             self._disk.rename(staged, target)
         except BaseException:
-            self._note_deleted(name)  # nobody was told of it: it must not come back
+            self._note_deleted(name)  # nobody got an answer for it: it must not come back
             raise
         else:
             with self._lock:

@@ -207,7 +207,7 @@ def _read_state(
         whole = (i for i, (_, change) in enumerate(changes) if change.kind in (Kind.CREATED, Kind.STATE))
         first = next(whole, len(changes))
         behind = [change for _, change in changes[first:]]
-        # A consumer that never delivered may have no o.dat; one with zeros would tell a real server
+        # A consumer that never delivered may have no o.dat; one with zeros would mean to a real server
         # that the deliver policy was applied already.
         consumer.current = not data and not behind
     _replay(consumer, behind, rules, file, found)
@@ -222,7 +222,7 @@ def _is_torn_start(decoded: DecodedState, changes: list[tuple[int, Change]]) -> 
 def _replay(
     consumer: FoundConsumer, changes: list[Change], rules: Rules, file: str, found: ConsumerRecovery
 ) -> None:
-    """Do again what the journal tells; a ledger is kept as long as one record after the other is its own."""
+    """Do again what the journal says; a ledger is kept as long as one record after the other is its own."""
     ledger: Ledger | None = None
     for change in changes:
         if change.kind is not Kind.CHANGES:

@@ -9,7 +9,7 @@
     obs/, the journal      what consumers were sent
 
 The newest block is never removed, so what any of them knows behind the last record and tombstone is lost. Another server
-that worked on the directory since may have removed blocks and left our guards: an index.db that is newer tells.
+that worked on the directory since may have removed blocks and left our guards: an index.db that is newer shows that.
 Nothing is written here.
 """
 

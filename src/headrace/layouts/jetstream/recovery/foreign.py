@@ -77,7 +77,7 @@ def _text(pid: int, name: str) -> str:
 
 
 def _started_on(pid: int, directories: set[Path]) -> bool:
-    """A server closes idle block files; its command line, or the configuration it names, still tells."""
+    """A server closes idle block files; its command line, or the configuration it names, still shows it."""
     try:
         cwd = Path(f"/proc/{pid}/cwd").readlink()
     except OSError:

@@ -185,7 +185,7 @@ def read_archive(pieces: Iterable[bytes]) -> Iterator[Document | Batch]:
     """The documents, then the messages, of a NATSARC1 archive. Damaged if it does not end as it should.
 
     How many consumers there are is said by state.json: a message may have a subject like
-    `consumers/x`, so the name alone does not tell.
+    `consumers/x`, so the name alone does not say.
     """
     source = _Entries(pieces)
     source.magic()

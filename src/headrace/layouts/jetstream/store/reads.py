@@ -1,4 +1,4 @@
-"""What a store tells of its messages at this moment: numbers and lookups, each one call of the core.
+"""What a store says of its messages at this moment: numbers and lookups, each one call of the core.
 
 Nothing here takes the store's lock or changes anything; the core's own lock makes each answer consistent.
 """

@@ -196,7 +196,7 @@ def compact(store: FileStreamStore, seq: int) -> int:
         upkeep.schedule_unlink(store)
         store.commit()
         if store.type() != "memory":
-            # Whole blocks went without tombstones: only their absence tells.
+            # Whole blocks went without tombstones: only their absence shows it.
             store.disk.sync_dir(store.msgs_dir)
         after = store.log.messages
         store.notify(after - before, store.log.live_bytes - size_before)

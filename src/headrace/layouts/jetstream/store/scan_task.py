@@ -42,7 +42,7 @@ class BlockTask(ScanTask):
     messages: int = -1
 
     def known_range(self, predicate: Predicate) -> KnownRange | None:
-        """Where the index accounts for every sequence, and nothing is asked that only the messages can tell."""
+        """Where the index accounts for every sequence, and nothing is asked that only the messages can show."""
         want = predicate
         if self.messages != self.next - self.first - len(self.dead):
             return None
@@ -114,7 +114,7 @@ class BlockTask(ScanTask):
         return max(self.first, want.first or 0), following
 
     def _damage(self, findings: Sequence[Finding], as_written: bool) -> list[Damage]:
-        """What lies in the planned part: behind it somebody may be writing now. (Offsets in a packed block tell nothing.)"""
+        """What lies in the planned part: behind it somebody may be writing now. (Offsets in a packed block show nothing.)"""
         return [
             Damage(self.path, offset, length, kind, detail, begin, after)
             for kind, offset, length, begin, after, detail in findings

@@ -207,7 +207,7 @@ class Sidecar:
         self._disk.remove_file(self._state_path(name))
 
     def state_damage(self, name: str, why: str) -> Damage:
-        """What is to be told of a state that cannot be used."""
+        """What is to be reported of a state that cannot be used."""
         path = self._state_path(name)
         try:
             entry = self._disk.entry(path)

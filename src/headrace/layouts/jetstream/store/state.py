@@ -22,7 +22,7 @@ class StoreState(StreamStore, ABC):
 
     @abstractmethod
     def note_damage(self, found: Damage) -> None:
-        """Something beside the messages is not sound; `damage` tells."""
+        """Something beside the messages is not sound; `damage` shows what."""
 
     def has_saved(self, name: str) -> bool:
         """Whether there is a state of that name."""

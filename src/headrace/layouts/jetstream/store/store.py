@@ -181,7 +181,7 @@ class FileStreamStore(StoreReads, StoreState):
 
     @property
     def takes_at_once(self) -> bool:
-        """Whether messages may go straight into the newest block, where they fit: `written` is told afterwards. Not so
+        """Whether messages may go straight into the newest block, where they fit: `written` is called afterwards. Not so
         where a limit has to be asked first, or counts by subject."""
         config = self.config
         return (
@@ -436,7 +436,7 @@ class FileStreamStore(StoreReads, StoreState):
         return self._storage
 
     def note_damage(self, found: Damage) -> None:
-        """Something beside the messages is not sound; `damage` tells."""
+        """Something beside the messages is not sound; `damage` shows what."""
         self._damage = [*self._damage, found]
 
     def damage(self) -> list[Damage]:
@@ -483,7 +483,7 @@ class FileStreamStore(StoreReads, StoreState):
     # Configuration and life
 
     def register_storage_updates(self, handler: StorageUpdate | None) -> None:
-        """Be told of every change, once per batch."""
+        """The handler is called for every change, once per batch."""
         self._handler = handler
 
     def notify(self, messages: int, size: int, seq: int = 0, subject: str = "") -> None:

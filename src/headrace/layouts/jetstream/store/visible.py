@@ -87,7 +87,7 @@ def _ttl_ns(text: str, otherwise: int) -> int:
 
 
 def _acked(log: BlockLog, consumers: Consumers) -> Iterator[int]:
-    """What every consumer is done with, and one at least was given. Without consumers nothing tells what was wanted,
+    """What every consumer is done with, and one at least was given. Without consumers nothing shows what was wanted,
     and a message that none of them takes may wait for one that does: these are shown."""
     readers = [consumers.get(name) for name in consumers.names()]
     # One that was kept in memory ended with its server.
