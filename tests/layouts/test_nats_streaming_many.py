@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace._core import Batch, Disk
-from headrace.layouts.nats_streaming.descriptors import Descriptors
+from headrace.layouts.descriptors import Descriptors
 from headrace.layouts.nats_streaming.volume import StreamingVolume
 from tests.support.streaming import open_rw
 

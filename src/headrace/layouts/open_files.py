@@ -4,6 +4,8 @@
 
 Parking gives descriptors up; the log opens its files again when it needs them. Whoever has unsynced data syncs first,
 because an error of the disk is reported only to those who have the file open.
+
+Not `descriptors.Descriptors`: the files of these logs are opened and written by the core, which Python does not enter per file.
 """
 
 from __future__ import annotations

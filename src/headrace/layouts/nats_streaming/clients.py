@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from headrace.errors import BadInput
+from headrace.layouts.descriptors import Descriptors
 from headrace.layouts.nats_streaming._kernels import Disk, stan_frame, stan_frames
-from headrace.layouts.nats_streaming.descriptors import Descriptors
 from headrace.layouts.nats_streaming.names import CLIENTS, HEAD
 from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.protos import ClientDelete, ClientInfo

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.layouts.base import Durability
+from headrace.layouts.descriptors import Descriptors
 from headrace.layouts.marks import Marks, MarksBefore
 from headrace.layouts.nats_streaming._kernels import Disk
 from headrace.layouts.nats_streaming.archive import Archiver
-from headrace.layouts.nats_streaming.descriptors import Descriptors
 from headrace.layouts.nats_streaming.limits import LimitTable
 from headrace.layouts.nats_streaming.options import StreamingOptions
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from headrace.errors import BadInput, NotFound, StoreFull
 from headrace.layouts.base import ConsumerState, Cursors, Pending, SequencePair
+from headrace.layouts.descriptors import Descriptors
 from headrace.layouts.nats_streaming import advice
 from headrace.layouts.nats_streaming._kernels import Disk, StanSubs, stan_frame
-from headrace.layouts.nats_streaming.descriptors import Descriptors
 from headrace.layouts.nats_streaming.names import HEAD, SUBS
 from headrace.layouts.nats_streaming.options import StreamingOptions
 from headrace.layouts.nats_streaming.protos import Deletion, SubState

@@ -28,6 +28,7 @@ from headrace.errors import (
     StoreFull,
 )
 from headrace.layouts.base import Damage, Durability
+from headrace.layouts.descriptors import Descriptors
 from headrace.layouts.directories import make_dirs
 from headrace.layouts.directory_volume import DirectoryVolume
 from headrace.layouts.marks import Marks, MarksBefore
@@ -36,7 +37,6 @@ from headrace.layouts.nats_streaming._kernels import Disk
 from headrace.layouts.nats_streaming.archive import Archiver, Runner, run_script
 from headrace.layouts.nats_streaming.channel import Channel, make_files
 from headrace.layouts.nats_streaming.clients import TYPES, Clients
-from headrace.layouts.nats_streaming.descriptors import Descriptors
 from headrace.layouts.nats_streaming.home import Home
 from headrace.layouts.nats_streaming.limits import LimitTable
 from headrace.layouts.nats_streaming.marks import ChannelMark, of_root

@@ -12,13 +12,11 @@ Ours, and ignored by RabbitMQ:
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
 
 from headrace.errors import HeadraceError
 from headrace.layouts.base import Damage
 from headrace.layouts.directories import make_dirs, misplaced_files
-from headrace.layouts.rabbitmq._kernels import Disk, DiskFile
+from headrace.layouts.rabbitmq._kernels import Disk
 from headrace.layouts.shortcuts import read_shortcut
 
 QUEUES = "queues"
@@ -120,34 +118,6 @@ def keep_copy(disk: Disk, vhost_path: str, path: str, data: bytes) -> str:
         number += 1
     disk.replace_file(target, data)
     return target
-
-
-class Handles:
-    """Files kept open for writing, at most so many; the one not used for the longest time goes first."""
-
-    def __init__(self, disk: Disk, limit: int) -> None:
-        self._disk, self._limit = disk, limit
-        self._open: OrderedDict[str, DiskFile] = OrderedDict()
-        self._mutex = threading.Lock()
-
-    def get(self, path: str) -> DiskFile:
-        """The file, made if it is not there."""
-        with self._mutex:
-            file = self._open.get(path)
-            if file is None:
-                file = self._open[path] = self._disk.open(path, "write")
-                while len(self._open) > self._limit:
-                    self._open.popitem(last=False)
-            else:
-                self._open.move_to_end(path)
-            return file
-
-    def drop(self, path: str) -> None:
-        with self._mutex:
-            self._open.pop(path, None)
-
-    def __len__(self) -> int:
-        return len(self._open)
 
 
 def damage_of(path: str, findings: list[tuple[str, int, int, int | None, int | None, str]]) -> list[Damage]:

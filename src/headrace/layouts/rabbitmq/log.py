@@ -437,7 +437,7 @@ class RabbitLog(Log):
             fresh, used = self._spare, fresh if self._spare == used else used
             self.disk.open(fresh, "write").sync_data()
         old = self.vhost.handles.get(self.journal_path)
-        self.vhost.handles.drop(self.journal_path)
+        self.vhost.handles.forget(self.journal_path)
         self._renamed, self._spare = True, None
         if self._journal_bytes >= BUSY_BYTES:
             self.disk.rename(self.journal_path, used)
@@ -561,7 +561,7 @@ class RabbitLog(Log):
             self._drop_spare()
             self._sent = self._kernel.pending(_PENDING_MAX)
             self._kernel = None
-            self.vhost.handles.drop(self.journal_path)
+            self.vhost.handles.forget(self.journal_path)
 
     def _keep_segment_rows(self) -> None:
         """After a flush: the segments' numbers are all that is needed of the map."""
@@ -581,4 +581,4 @@ class RabbitLog(Log):
             finally:
                 self._closed = True
                 self._kernel = None
-                self.vhost.handles.drop(self.journal_path)
+                self.vhost.handles.forget(self.journal_path)

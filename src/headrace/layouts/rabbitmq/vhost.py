@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from headrace.errors import AlreadyExists, DiskFault, HeadraceError
 from headrace.layouts.base import Damage, Durability
+from headrace.layouts.descriptors import Descriptors
 from headrace.layouts.directories import make_dirs
 from headrace.layouts.marks import Mark, Marks, MarksBefore
 from headrace.layouts.rabbitmq import checkpoint, dets, files, recovery
@@ -39,7 +40,7 @@ class Vhost:
         read_only: bool,
         durability: Durability,
         clock: Callable[[], int],
-        handles: files.Handles,
+        handles: Descriptors,
         on_touch: Callable[[], None],
         lone: bool = False,
     ) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.errors import BadInput, HeadraceError, NotFound, StoreLocked
 from headrace.layouts.base import Damage, Durability, Ticket
+from headrace.layouts.descriptors import Descriptors
 from headrace.layouts.directories import make_dirs
 from headrace.layouts.directory_volume import DirectoryVolume
 from headrace.layouts.places import disk_given
@@ -79,7 +80,7 @@ class RabbitVolume(DirectoryVolume):
         self.path = str(Path(path).resolve()) if disk is None else path.rstrip("/")
         self._disk, self._real = disk or Disk.real(self.path), disk is None
         self.options = options or RabbitOptions()
-        self._handles = files.Handles(self._disk, self.options.open_files_max)
+        self._handles = Descriptors(self._disk, self.options.open_files_max, sync_before_close=False)
         self._busy = threading.Event()
         self.vhosts: dict[str, Vhost] = {}
         found = vhost_paths(self._disk, self.path)

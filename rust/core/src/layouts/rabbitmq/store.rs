@@ -23,6 +23,7 @@ const TERM_AT: usize = SIZE_BYTES + ID_BYTES;
 const END_MARK: u8 = 255;
 /// What a record has besides its `size` bytes.
 const AROUND: usize = SIZE_BYTES + 1;
+/// Files that are read in the core, a message at a time: `layouts/descriptors.py` would be a call into Python for each.
 const HANDLES_MAX: usize = 64;
 const DUMP_BYTES: usize = 40;
 /// A store file is read whole: 16 MiB and one message is the rule.

@@ -1,8 +1,9 @@
-"""Open files, under the soft limit `fds_limit`.
+"""Open files of a volume by path, under a soft limit (NATS Streaming's `fds_limit`, RabbitMQ's journals).
 
     use(path)    opens, or takes the file that is open; while it is in use nobody closes it
                  at the limit, the file that was idle longest is closed first
                  all in use: it is opened all the same; the limit is soft, never an error
+    get(path)    the same for a file with one user, who keeps it open while holding it, whatever is closed here
 
 A file with unsynced writes is synced before it is closed if the store promises syncs: an error that the kernel
 found meanwhile would otherwise reach nobody.
@@ -15,9 +16,10 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
+from headrace._core import Disk, DiskFile
 from headrace.errors import HeadraceError
-from headrace.layouts.nats_streaming._kernels import Disk, DiskFile
 
 
 @dataclass(slots=True)
@@ -53,6 +55,13 @@ class Descriptors:
                 entry.users -= 1
                 entry.used = time.monotonic()
 
+    def get(self, path: str) -> DiskFile:
+        """The file for writing, made if it is not there; its user syncs it."""
+        with self._mutex:
+            entry = self._take(path, True, "write")
+            entry.users -= 1
+            return entry.file
+
     def _take(self, path: str, writable: bool, mode: str) -> _Open:
         with self._mutex:
             entry = self._open.pop(path, None)
@@ -70,9 +79,8 @@ class Descriptors:
             return entry
 
     def _evict(self) -> None:
-        for path in [path for path, entry in self._open.items() if not entry.users]:
-            if len(self._open) < self.limit:
-                return
+        idle = (path for path, entry in self._open.items() if not entry.users)
+        for path in list(islice(idle, len(self._open) - self.limit + 1)):
             self._close(path)
 
     def _close(self, path: str) -> None:
