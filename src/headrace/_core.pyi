@@ -765,7 +765,6 @@ class Producers:
     def changes(self) -> int: ...
     def judge(self, name: bytes | None, numbers: bytes | None) -> Judged: ...
     def drop_closed(self, before_ns: int) -> int: ...
-    def join(self, name: bytes, first: int, last: int, sequence: int, now_ns: int) -> None: ...
     def stored(self, sequence: int) -> None: ...
     @property
     def unsure_from(self) -> int | None: ...
@@ -807,8 +806,9 @@ class PublishRun:
         log: BlockLog,
         start: int,
         now_ns: int,
-    ) -> tuple[int, int, bool]:
-        """(next, accepted, whether the message at `next` is Python's)"""
+        alone: bool = False,
+    ) -> tuple[int, int, str | None]:
+        """(next, accepted, what the message at `next` needs). `alone`: the message at `start` only, whose caller stores it"""
     def admit_and_append(
         self,
         plan: Plan,
@@ -817,7 +817,7 @@ class PublishRun:
         log: BlockLog,
         now_ns: int,
         block_bytes_max: int,
-    ) -> tuple[int, int, bool, tuple[int, int, int] | None]:
+    ) -> tuple[int, int, str | None, tuple[int, int, int] | None]:
         """`admit`, and if that says yes to all and the newest block has room: what was stored (first, next, bytes)"""
     def resubject(self, subjects: Sequence[str]) -> None: ...
     def accepted(self, start: int, stop: int) -> Batch: ...

@@ -1,7 +1,8 @@
 """Publishes that depend on each other and arrive in one piece: answered as if each had come alone.
 
-The same requests go to two servers, to one in a single buffer, to the other one by one. Answers, messages and state are
-equal; for the named cases the answers are also what nats-server 2.15.2 says to the single ones.
+The same requests go to three servers: to one in a single buffer, to one one by one, and to one in a single buffer that
+stores every message alone, as it does with rollups. Answers, messages and state are equal; for the named cases the
+answers are also what nats-server 2.15.2 says to the single ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace._core import Disk
+from headrace._core import Disk, Plan
+from headrace.streams.stream.plan import checks
 from tests.support.memory_model import MemoryModel, Publish, StillClock, headers_of
 from tests.support.peers import NatsServer
 from tests.support.rawclient import RawClient
@@ -23,7 +25,8 @@ Answer = tuple[int, str]
 """The sequence, and `duplicate` or the error's description."""
 ID, LAST, LAST_HERE = "Nats_Msg_Id", "Nats_Expected_Last_Sequence", "Nats_Expected_Last_Subject_Sequence"
 LAST_ID, ROLLUP = "Nats_Expected_Last_Msg_Id", "Nats_Rollup"
-ELSEWHERE = "Nats_Expected_Last_Subject_Sequence_Subject"
+ELSEWHERE, STREAM, TTL = "Nats_Expected_Last_Subject_Sequence_Subject", "Nats_Expected_Stream", "Nats_TTL"
+PRODUCER, NUMBERS = "Headrace_Producer", "Headrace_Producer_Seq"
 
 
 def pub(subject: str, data: bytes = b"x", **headers: object) -> Publish:
@@ -47,6 +50,11 @@ class Server:
             body = {"stream_name": "S", "config": consumer}
             answer = self.wire.api(f"CONSUMER.DURABLE.CREATE.S.c{number}", body)
             assert "error" not in answer, answer
+
+    def store_each_alone(self) -> None:
+        """No message is stored by the kernel with those around it, as if the store were nearly full."""
+        stream = self.model.account().streams["S"]
+        stream.plan = Plan([*checks(stream.config), ("limits", 0, 0)])
 
     def ask(self, requests: list[Publish]) -> list[Answer]:
         return [short(msg.json() if msg else None) for msg in self.wire.ask(requests)]
@@ -72,20 +80,23 @@ def short(answer: dict[str, Any] | None) -> Answer:
 def both_ways(
     requests: list[Publish], config: dict[str, Any], filters: tuple[str, ...] = (), before: int = 0
 ) -> list[Answer]:
-    """The answers to one buffer, which are those to single requests."""
-    together, alone = Server(config, filters), Server(config, filters)
+    """The answers to one buffer, which are those to single requests and to messages that are stored alone."""
+    servers = together, single, alone = [Server(config, filters) for _ in range(3)]
     try:
+        alone.store_each_alone()
         first, rest = requests[:before], requests[before:]
-        for server in (together, alone):
+        for server in servers:
             for each in first:
                 server.ask([each])
         answers = together.ask(rest)
-        assert answers == [server_answer for each in rest for server_answer in alone.ask([each])]
+        assert answers == [server_answer for each in rest for server_answer in single.ask([each])]
+        assert together.content() == single.content()
+        assert answers == alone.ask(rest)
         assert together.content() == alone.content()
         return answers
     finally:
-        together.model.close()
-        alone.model.close()
+        for server in servers:
+            server.model.close()
 
 
 WRONG = "wrong last sequence: {}"
@@ -167,6 +178,69 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...], list[Publish], list[Answ
             (0, 'rollup value invalid: "some"'),
         ],
     ),
+    "several things are wrong": (
+        {},
+        (),
+        [
+            pub("s.a", **{ID: "x"}),
+            pub("s.a", **{STREAM: "other", LAST_HERE: 7, ID: "x"}),
+            pub("s.a", **{TTL: "5", LAST: 7}),
+            pub("s.a", **{LAST: 7, ID: "x", ROLLUP: "sub"}),
+            pub("s.a", **{ELSEWHERE: "s.b", LAST: 7}),
+            pub("s.a", **{ID: "x", LAST_ID: "z", ROLLUP: "sub"}),
+            pub("s.a", **{ID: "y", LAST_ID: "z", ROLLUP: "sub"}),
+            pub("s.a", **{ID: "y", LAST_ID: "x", ROLLUP: "sub"}),
+            pub("s.a", **{ID: "y", LAST_ID: "x"}),
+        ],
+        [
+            (1, ""),
+            (0, "expected stream does not match"),
+            (0, "per-message TTL is disabled"),
+            (0, WRONG.format(1)),
+            (0, "missing sequence for expected last sequence per subject"),
+            (1, "duplicate"),
+            (0, "wrong last msg ID: x"),
+            (0, "rollup not permitted"),
+            (2, ""),
+        ],
+    ),
+    "not quite a number": (
+        {},
+        (),
+        [
+            pub("s.a"),
+            *[
+                pub("s.a", **{header: value})
+                for header in (LAST, LAST_HERE)
+                for value in ("+1", "-1", "1x", "x")
+            ],
+            pub("s.a", **{LAST: "01"}),
+            pub("s.a", **{LAST_HERE: "  2"}),
+        ],
+        [(1, ""), *[(0, WRONG.format(1))] * 8, (2, ""), (3, "")],
+    ),
+    "an empty header": (
+        {},
+        (),
+        [
+            pub("s.a"),
+            pub("s.a", **{LAST: ""}),
+            pub("s.a", **{LAST_HERE: ""}),
+            pub("s.a", **{ID: "", LAST_ID: ""}),
+        ],
+        [(1, ""), (2, ""), (3, ""), (4, "")],
+    ),
+    "one that is refused is not the one before": (
+        {"max_msgs": 1, "discard": "new", "allow_rollup_hdrs": True},
+        (),
+        [
+            pub("s.a", **{ID: "x"}),
+            pub("s.b", **{ID: "y"}),
+            pub("s.a", **{LAST_ID: "y"}),
+            pub("s.a", **{LAST_ID: "x"}),
+        ],
+        [(1, ""), (0, FULL), (0, "wrong last msg ID: x"), (0, FULL)],
+    ),
     "full in the middle": (
         {"max_msgs": 2, "discard": "new"},
         (),
@@ -232,7 +306,7 @@ def test_named(name: str) -> None:
 
 
 configs = st.fixed_dictionaries(
-    {"allow_rollup_hdrs": st.booleans()},
+    {"allow_rollup_hdrs": st.booleans(), "allow_msg_ttl": st.booleans()},
     optional={
         "max_msgs": st.integers(1, 5),
         "max_bytes": st.sampled_from([150, 400]),
@@ -242,14 +316,20 @@ configs = st.fixed_dictionaries(
         "retention": st.sampled_from(["limits", "interest", "workqueue"]),
     },
 )
+numbers = st.one_of(st.integers(0, 8), st.integers(0, 8), st.sampled_from(["+1", "x", ""]))
 headers = st.fixed_dictionaries(
     {},
     optional={
         ID: st.sampled_from("xyz"),
-        LAST: st.integers(0, 8),
-        LAST_HERE: st.integers(0, 8),
+        LAST: numbers,
+        LAST_HERE: numbers,
+        ELSEWHERE: st.sampled_from(["s.a", "s.b", "s.*", ">", "other"]),
         LAST_ID: st.sampled_from("xyz"),
         ROLLUP: st.sampled_from(["sub", "all", "bad"]),
+        STREAM: st.sampled_from(["S", "S", "other"]),
+        TTL: st.sampled_from(["5", "never", "bad"]),
+        PRODUCER: st.sampled_from(["p", "q"]),
+        NUMBERS: st.sampled_from(["1", "2", "2-3", "1-4", "bad"]),
     },
 )
 # Many plain ones among those that ask for something: that is where runs are long.

@@ -34,25 +34,31 @@ impl Plan {
 
 fn one_check(check: &Bound<'_, PyTuple>, answers: &mut Vec<Box<[u8]>>) -> PyResult<Check> {
     let name: String = check.get_item(0)?.extract()?;
-    let mut answer = |at: usize| -> PyResult<u32> {
-        let body: Vec<u8> = check.get_item(at)?.extract()?;
+    let mut numbered = |body: Vec<u8>| -> u32 {
         answers.push(body.into());
-        Ok(answers.len() as u32 - 1)
+        answers.len() as u32 - 1
     };
+    let body = |at: usize| -> PyResult<Vec<u8>> { check.get_item(at)?.extract() };
     let number = |at: usize| -> PyResult<u64> { check.get_item(at)?.extract() };
-    let bytes = |at: usize| -> PyResult<Box<[u8]>> { Ok(check.get_item(at)?.extract::<Vec<u8>>()?.into()) };
     Ok(match name.as_str() {
-        "closed" => Check::Closed(answer(1)?),
-        "size_max" => Check::SizeMax(number(1)? as usize, answer(2)?),
-        "headers_max" => Check::HeadersMax(number(1)? as usize, answer(2)?),
-        "python" => {
+        "closed" => Check::Closed(numbered(body(1)?)),
+        "size_max" => Check::SizeMax(number(1)? as usize, numbered(body(2)?)),
+        "headers_max" => Check::HeadersMax(number(1)? as usize, numbered(body(2)?)),
+        "alone" => {
             let names: Vec<Vec<u8>> = check.get_item(1)?.extract()?;
-            Check::Python(names.into_iter().map(Into::into).collect())
+            Check::Alone(names.into_iter().map(Into::into).collect())
         }
-        "forbidden" => Check::Forbidden(bytes(1)?, answer(2)?),
-        "expected_stream" => Check::ExpectedStream(bytes(1)?, answer(2)?),
-        "expected_subject_sequence" => Check::ExpectedSubjectSequence(answer(1)?),
-        "expected_last_sequence" => Check::ExpectedLastSequence(answer(1)?),
+        "forbidden" => {
+            let pairs: Vec<(Vec<u8>, Vec<u8>)> = check.get_item(1)?.extract()?;
+            Check::Forbidden(pairs.into_iter().map(|(name, body)| (name.into(), numbered(body))).collect())
+        }
+        "expected_stream" => Check::ExpectedStream(body(1)?.into(), numbered(body(2)?)),
+        "expected_subject_sequence" => Check::ExpectedSubjectSequence {
+            wrong: numbered(body(1)?),
+            incomplete: numbered(body(2)?),
+            stored_first: check.get_item(3)?.extract()?,
+        },
+        "expected_last_sequence" => Check::ExpectedLastSequence(numbered(body(1)?)),
         "duplicate" => Check::Duplicate,
         "producer" => Check::Producer,
         "expected_msg_id" => Check::ExpectedMsgId,
@@ -157,10 +163,6 @@ impl Producers {
             core::Judged::TooManyBytes => refused("bytes"),
             core::Judged::TooManyProducers => refused("producers"),
         }
-    }
-
-    fn join(&mut self, name: &[u8], first: u64, last: u64, sequence: u64, now_ns: i64) {
-        self.0.join(name, first, last, sequence, now_ns);
     }
 
     fn stored(&mut self, sequence: u64) {

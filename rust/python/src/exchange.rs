@@ -1,6 +1,6 @@
 //! `Exchange` and the runs of publishes for Python.
 
-use headrace_core::admit::Memory;
+use headrace_core::admit::{Memory, Stopped, Walk};
 use headrace_core::exchange::MessageRef;
 use headrace_core::exchange::runs::{self, Item, Verdict, kind};
 use headrace_core::exchange::{
@@ -424,7 +424,9 @@ impl PublishRun {
         self.0.batch.payload_bytes()
     }
 
-    /// (next, accepted, whether the message at `next` is Python's)
+    /// (next, accepted, what the message at `next` needs). `alone`: the message at `start` only, whose caller stores it.
+    #[allow(clippy::too_many_arguments)] // one call per run, no objects made for it
+    #[pyo3(signature = (plan, window, producers, log, start, now_ns, alone=false))]
     fn admit(
         &mut self,
         plan: &Plan,
@@ -433,11 +435,13 @@ impl PublishRun {
         log: &BlockLog,
         start: usize,
         now_ns: i64,
-    ) -> PyResult<(usize, usize, bool)> {
+        alone: bool,
+    ) -> PyResult<(usize, usize, Option<&'static str>)> {
         let mut memory = Memory { window: &mut window.0, producers: &mut producers.0 };
-        let done = headrace_core::admit::admit(&mut self.0, &plan.0, &mut memory, log.core(), start, now_ns);
+        let walk = if alone { Walk::Alone(start) } else { Walk::From(start) };
+        let done = headrace_core::admit::admit(&mut self.0, &plan.0, &mut memory, log.core(), walk, now_ns);
         let done = done.map_err(log_error)?;
-        Ok((done.next, done.accepted, done.stopped == headrace_core::admit::Stopped::Python))
+        Ok((done.next, done.accepted, done.stopped.map(Stopped::name)))
     }
 
     /// `admit`, and if that says yes to all and they fit into the newest block: (first, next, bytes) of what was stored.
@@ -451,16 +455,15 @@ impl PublishRun {
         log: &BlockLog,
         now_ns: i64,
         block_bytes_max: usize,
-    ) -> PyResult<(usize, usize, bool, Option<(u64, u64, u64)>)> {
+    ) -> PyResult<(usize, usize, Option<&'static str>, Option<(u64, u64, u64)>)> {
         let mut memory = Memory { window: &mut window.0, producers: &mut producers.0 };
         let (run, log) = (&mut self.0, log.core());
         let done = py
             .detach(|| headrace_core::admit::admit_and_append(run, &plan.0, &mut memory, log, now_ns, block_bytes_max))
             .map_err(log_error)?;
         let (admitted, stored) = done;
-        let python = admitted.stopped == headrace_core::admit::Stopped::Python;
         let stored = stored.map(|done| (done.first, done.next, done.bytes));
-        Ok((admitted.next, admitted.accepted, python, stored))
+        Ok((admitted.next, admitted.accepted, admitted.stopped.map(Stopped::name), stored))
     }
 
     /// The same messages on other subjects.

@@ -59,7 +59,7 @@ def parse_duration_ns(text: str) -> int | None:
 
 def parse_ttl_ns(value: bytes | None) -> int:
     """`Nats-TTL`: whole seconds, a duration of a second or more, or `never` (NEVER); 0 for none."""
-    if value is None:
+    if not value:
         return 0
     text = value.decode(errors="replace")
     if text.lower() == "never":

@@ -63,8 +63,10 @@ impl<'a> Headers<'a> {
         self.producer.is_some() || self.producer_numbers.is_some()
     }
 
+    /// None also for a header without a value: nats-server makes no difference.
     pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
-        self.found[..self.count].iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+        let found = self.found[..self.count].iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| *value).filter(|value| !value.is_empty())
     }
 }
 
@@ -90,6 +92,7 @@ mod tests {
         let headers = Headers::parse(block);
         assert_eq!(headers.get(b"Nats-Msg-Id"), Some(&b"x 1"[..]));
         assert_eq!(headers.get(b"Nats-TTL"), None);
+        assert_eq!(Headers::parse(b"NATS/1.0\r\nNats-TTL: \r\nNats-TTL: 5\r\n\r\n").get(b"Nats-TTL"), None);
         assert!(Headers::parse(b"NATS/1.0\r\nA: 1\r\n\r\n").is_empty() && Headers::parse(b"garbage").is_empty());
         assert_eq!(value_of(block, b"A"), Some(&b"1"[..]));
     }

@@ -1,7 +1,8 @@
 //! `admit`: which messages of a run may be stored, by a plan of checks that Python made from the configuration.
 //!
 //! The kernel walks the run message by message; each accepted one is visible to the next (as if it were stored
-//! already). What a plan cannot say ends the walk: the prefix is decided, that one message is Python's.
+//! already). Every rule about a publish is here, once. The walk ends before a message that needs something which is
+//! not the kernel's: the prefix is decided, `Stopped` says what is needed, and the message is asked for again then.
 
 mod headers;
 mod numbers;
@@ -33,18 +34,24 @@ pub enum Check {
     /// Headers and payload together.
     SizeMax(usize, Answer),
     HeadersMax(usize, Answer),
-    /// A message with one of these headers is Python's.
-    Python(Vec<Box<[u8]>>),
-    Forbidden(Box<[u8]>, Answer),
+    /// No message may have one of these headers.
+    Forbidden(Vec<(Box<[u8]>, Answer)>),
     ExpectedStream(Box<[u8]>, Answer),
-    ExpectedSubjectSequence(Answer),
+    ExpectedSubjectSequence {
+        wrong: Answer,
+        /// Another subject is named, and no sequence.
+        incomplete: Answer,
+        /// A message may be gone before the next one is looked at: what is accepted is to be stored first.
+        stored_first: bool,
+    },
     ExpectedLastSequence(Answer),
     Duplicate,
-    /// A number that its producer has done already; what is wrong with one is for Python to say.
+    /// A number that its producer has done already.
     Producer,
-    /// A message that names another last id is Python's.
     ExpectedMsgId,
-    /// Stop where the store might refuse (discard new): Python asks it.
+    /// A message with one of these headers is stored alone, by Python.
+    Alone(Vec<Box<[u8]>>),
+    /// The same where the store might refuse (discard new).
     StoreLimits {
         msgs: u64,
         bytes: u64,
@@ -57,24 +64,49 @@ pub struct Plan {
     pub answers: Vec<Box<[u8]>>,
 }
 
+/// What the message at which the walk ended needs before it can be decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// The whole run was decided.
-    Done,
-    /// The message at `next` is for Python.
-    Python,
+    /// That the accepted ones before it are stored.
+    StoreFirst,
+    /// That a number of its producer can be taken: the first of a stream, too many producers, or no number at all.
+    Producer,
+    /// It is refused, with an answer that has the last id in it.
+    WrongLastId,
+    /// Nothing more, and it is stored alone (`Walk::Alone`).
+    Alone,
+}
+
+impl Stopped {
+    pub fn name(self) -> &'static str {
+        match self {
+            Stopped::StoreFirst => "store_first",
+            Stopped::Producer => "producer",
+            Stopped::WrongLastId => "wrong_last_id",
+            Stopped::Alone => "alone",
+        }
+    }
 }
 
 pub struct Admitted {
     pub next: usize,
     pub accepted: usize,
-    pub stopped: Stopped,
+    /// None: the whole run was decided.
+    pub stopped: Option<Stopped>,
+}
+
+/// Which messages of a run are walked.
+#[derive(Debug, Clone, Copy)]
+pub enum Walk {
+    From(usize),
+    /// This one, which the caller stores alone.
+    Alone(usize),
 }
 
 enum Fate {
     Accept,
     Refuse(Verdict),
-    Python,
+    Stop(Stopped),
 }
 
 pub const MSG_ID: &[u8] = b"Nats-Msg-Id";
@@ -88,6 +120,7 @@ struct State<'a> {
     log: MutexGuard<'a, Inner>,
     last: u64,
     start: usize,
+    alone: bool,
     accepted: u64,
     accepted_bytes: u64,
     /// Accepted in this run, newest per subject; filled from the first message on that asks.
@@ -108,23 +141,26 @@ pub fn admit(
     plan: &Plan,
     memory: &mut Memory<'_>,
     log: &BlockLog,
-    start: usize,
+    walk: Walk,
     now_ns: i64,
 ) -> LogResult<Admitted> {
+    let (start, total, alone) = match walk {
+        Walk::From(start) => (start, run.batch.len(), false),
+        Walk::Alone(at) => (at, run.batch.len().min(at + 1), true),
+    };
     let log = log.lock();
     let last = log.last;
     let (accepted, accepted_bytes) = (0, 0);
     let mut state =
-        State { log, last, start, accepted, accepted_bytes, recent: None, numbers: None, verdicts: Vec::new() };
+        State { log, last, start, alone, accepted, accepted_bytes, recent: None, numbers: None, verdicts: Vec::new() };
     memory.producers.sure();
     if run.answers.is_empty() {
         run.answers.clone_from(&plan.answers);
     }
     let counts_bytes = plan.checks.iter().any(|check| matches!(check, Check::StoreLimits { .. }));
-    let total = run.batch.len();
     let mut parsed = Headers::default();
     let mut next = start;
-    let mut stopped = Stopped::Done;
+    let mut stopped = None;
     while next < total {
         let entry = run.batch.entries()[next];
         let headers = if entry.headers.is_null() {
@@ -153,8 +189,8 @@ pub fn admit(
                 }
             }
             Fate::Refuse(verdict) => state.verdicts.push((next as u32, verdict)),
-            Fate::Python => {
-                stopped = Stopped::Python;
+            Fate::Stop(why) => {
+                stopped = Some(why);
                 break;
             }
         }
@@ -173,7 +209,7 @@ pub fn admit_and_append(
     now_ns: i64,
     block_bytes_max: usize,
 ) -> LogResult<(Admitted, Option<Appended>)> {
-    let admitted = admit(run, plan, memory, log, 0, now_ns)?;
+    let admitted = admit(run, plan, memory, log, Walk::From(0), now_ns)?;
     if admitted.accepted < run.batch.len() {
         return Ok((admitted, None));
     }
@@ -214,8 +250,8 @@ fn decide(
             Check::StoreLimits { msgs, bytes } => {
                 let msgs_then = state.log.msgs + state.accepted + 1;
                 let bytes_then = state.log.bytes + state.accepted_bytes + size_of(entry) as u64;
-                if msgs_then > *msgs || bytes_then > *bytes {
-                    return Ok(Fate::Python);
+                if (msgs_then > *msgs || bytes_then > *bytes) && !state.alone {
+                    return Ok(Fate::Stop(Stopped::Alone));
                 }
             }
             _ if headers.is_empty() && !matches!(check, Check::HeadersMax(..)) => {}
@@ -224,32 +260,36 @@ fn decide(
                     return refuse(*answer, 0);
                 }
             }
-            Check::Python(names) => {
-                if names.iter().any(|name| headers.get(name).is_some()) {
-                    return Ok(Fate::Python);
+            Check::Alone(names) => {
+                if !state.alone && names.iter().any(|name| headers.get(name).is_some()) {
+                    return Ok(Fate::Stop(Stopped::Alone));
                 }
             }
-            Check::Forbidden(name, answer) => {
-                if headers.get(name).is_some() {
+            Check::Forbidden(names) => {
+                if let Some((_, answer)) = names.iter().find(|(name, _)| headers.get(name).is_some()) {
                     return refuse(*answer, 0);
                 }
             }
             Check::ExpectedStream(name, answer) => {
-                if headers.get(EXPECTED_STREAM).is_some_and(|wanted| *wanted != **name && !wanted.is_empty()) {
+                if headers.get(EXPECTED_STREAM).is_some_and(|wanted| *wanted != **name) {
                     return refuse(*answer, 0);
                 }
             }
-            Check::ExpectedSubjectSequence(answer) => {
+            Check::ExpectedSubjectSequence { wrong, incomplete, stored_first } => {
+                let elsewhere = headers.get(EXPECTED_SUBJECT_OF);
                 if let Some(wanted) = headers.get(EXPECTED_SUBJECT) {
-                    if headers.get(EXPECTED_SUBJECT_OF).is_some() {
-                        return Ok(Fate::Python);
+                    if state.accepted > 0 && (*stored_first || elsewhere.is_some()) {
+                        return Ok(Fate::Stop(Stopped::StoreFirst));
                     }
-                    let seen = state.last_on(run, at)?;
+                    let seen = match elsewhere {
+                        Some(filter) => state.log.last_sequence_of(&Filter::new(filter))?.unwrap_or(0),
+                        None => state.last_on(run, at)?,
+                    };
                     if number(wanted) != Some(seen) {
-                        return refuse(*answer, seen);
+                        return refuse(*wrong, seen);
                     }
-                } else if headers.get(EXPECTED_SUBJECT_OF).is_some() {
-                    return Ok(Fate::Python);
+                } else if elsewhere.is_some() {
+                    return refuse(*incomplete, 0);
                 }
             }
             Check::ExpectedLastSequence(answer) => {
@@ -261,7 +301,7 @@ fn decide(
                 }
             }
             Check::Duplicate => {
-                if let Some(id) = headers.get(MSG_ID).filter(|id| !id.is_empty()) {
+                if let Some(id) = headers.get(MSG_ID) {
                     if let Some(sequence) = memory.window.find(id, now_ns) {
                         return Ok(Fate::Refuse(Verdict::Duplicate(sequence)));
                     }
@@ -273,13 +313,13 @@ fn decide(
                     state.numbers = match judged {
                         Judged::Done => return Ok(Fate::Refuse(Verdict::Duplicate(0))),
                         Judged::Fresh(first, last) if memory.producers.open => Some((first, last)),
-                        _ => return Ok(Fate::Python),
+                        _ => return Ok(Fate::Stop(Stopped::Producer)),
                     };
                 }
             }
             Check::ExpectedMsgId => {
                 if headers.get(EXPECTED_ID).is_some_and(|wanted| wanted != memory.window.last_id()) {
-                    return Ok(Fate::Python);
+                    return Ok(Fate::Stop(Stopped::WrongLastId));
                 }
             }
         }
@@ -304,10 +344,8 @@ impl State<'_> {
     }
 }
 
+/// Digits and nothing else.
 fn number(text: &[u8]) -> Option<u64> {
-    let text = text.trim_ascii();
-    if text.is_empty() || text.len() > 20 {
-        return None;
-    }
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let all = text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| all)?.parse().ok()
 }

@@ -1,8 +1,12 @@
 """From a run of publishes to stored messages and answers.
 
-    admit (kernel, by plan) → append what was accepted → … the one message that needs thought → admit the rest
+    admit (kernel, by plan) → append what was accepted → … the message that needs something → admit the rest
                                                              │
-              rollup, TTL, another subject's sequence, a store that may be full: decided here, one by one
+               here, one by one: a rollup, a TTL, a store that may be full, a producer's first number
+
+Whether a message may be stored is the kernel's to say (`rust/core/src/admit`: sizes, expected sequences and ids,
+duplicates, producers' numbers), for a message that is stored alone too. Here are the rules of what only Python does:
+rollups and TTLs. `tests/model/test_in_batch.py` sends the same publishes in one run, one by one and all of them alone.
 
 Answers leave when the messages are on disk (`Engine.after`); a run that fails is refused, never left hanging.
 """
@@ -17,27 +21,15 @@ from headrace.errors import DiskFull, HeadraceError
 from headrace.streams._kernels import Batch, PublishRun
 from headrace.streams.errors import ApiError, api_error
 from headrace.streams.headers import TTL, add_headers, header_value, parse_ttl_ns
-from headrace.streams.stream.plan import SOURCE, encode_refusal
+from headrace.streams.stream.plan import ROLLUP, encode_refusal
 from headrace.streams.stream.producers import NAME as PRODUCER
-from headrace.streams.stream.producers import NUMBERS as PRODUCER_NUMBERS
+from headrace.streams.stream.producers import NUMBERS
 
 if TYPE_CHECKING:
     from headrace.streams.stream.stream import Stream
 
 TAKE_NS = 1_000_000
 """So long messages are decided one by one before others have their turn."""
-ROLLUP = b"Nats-Rollup"
-MSG_ID = b"Nats-Msg-Id"
-EXPECTED_LAST = b"Nats-Expected-Last-Sequence"
-EXPECTED_SEQUENCE = b"Nats-Expected-Last-Subject-Sequence"
-EXPECTED_SUBJECT = b"Nats-Expected-Last-Subject-Sequence-Subject"
-EXPECTED_ID = b"Nats-Expected-Last-Msg-Id"
-NOT_SERVED = {
-    b"Nats-Batch-Id": "JSAtomicPublishDisabledErr",
-    b"Nats-Incr": "JSMessageIncrDisabledErr",
-    b"Nats-Schedule": "JSMessageSchedulesDisabledErr",
-    b"Nats-Schedule-Target": "JSMessageSchedulesDisabledErr",
-}
 
 
 def ingest(stream: Stream, run: PublishRun) -> None:
@@ -66,15 +58,13 @@ def _take_rest(stream: Stream, run: PublishRun, start: int) -> Iterator[None]:
 def _take(stream: Stream, run: PublishRun, start: int) -> int:
     """Take messages from `start` on, until all are taken or too much time has gone by; returns how far it came."""
     count, now = len(run), stream.engine.clock()
-    store, window, producers = stream.store, stream.window, stream.producers
+    store = stream.store
     until = stream.engine.now() + TAKE_NS
     at_once = start == 0 and stream.stores_all and store.takes_at_once
     with store.lock:  # what is admitted and not yet written is not to be saved by somebody else
         begun = _admit_and_append(stream, run, count, now) if at_once else None
         while start < count:
-            stop, accepted, for_python = begun or run.admit(
-                stream.plan, window, producers, store.kernel, start, now
-            )
+            stop, accepted, needed = begun or _admit(stream, run, start, now)
             begun = None
             if accepted:
                 try:
@@ -82,9 +72,8 @@ def _take(stream: Stream, run: PublishRun, start: int) -> int:
                 except HeadraceError as problem:
                     _not_stored(stream, run, start, stop, problem)
             start = stop
-            if for_python:
-                _decide(stream, run, stop, now)
-                start = stop + 1
+            if needed:
+                start = _resolve(stream, run, stop, needed, now)
                 if stream.engine.now() >= until:
                     break
     return start
@@ -101,14 +90,14 @@ def _answer(stream: Stream, run: PublishRun, answered: PublishRun | None) -> Non
         stream.engine.after(store, mark, partial(stream.stored, run), partial(_unsynced, stream, run))
 
 
-def _admit_and_append(stream: Stream, run: PublishRun, count: int, now: int) -> tuple[int, int, bool]:
+def _admit_and_append(stream: Stream, run: PublishRun, count: int, now: int) -> tuple[int, int, str | None]:
     """The everyday case in one step: all are accepted and fit into the newest block. Returns how far it came, how many of
-    these are accepted and not stored, and whether the next is to be decided here.
+    these are accepted and not stored, and what the next one needs.
 
     A lone publish takes 8.0 us of CPU with it and 9.4 without (in process, no sockets)."""
     store = stream.store
     try:
-        stop, accepted, for_python, stored = run.admit_and_append(
+        stop, accepted, needed, stored = run.admit_and_append(
             stream.plan, stream.window, stream.producers, store.kernel, now, store.block_bytes
         )
         if stored is not None:
@@ -116,8 +105,17 @@ def _admit_and_append(stream: Stream, run: PublishRun, count: int, now: int) -> 
             accepted = 0
     except HeadraceError as problem:
         _not_stored(stream, run, 0, count, problem)
-        return count, 0, False
-    return stop, accepted, for_python
+        return count, 0, None
+    return stop, accepted, needed
+
+
+def _admit(stream: Stream, run: PublishRun, start: int, now: int) -> tuple[int, int, str | None]:
+    """How far the kernel came, how many of these are accepted, and what the next one needs."""
+    try:
+        return run.admit(stream.plan, stream.window, stream.producers, stream.store.kernel, start, now)
+    except HeadraceError as problem:  # the newest sequence on a subject cannot be read
+        _not_stored(stream, run, start, len(run), problem)
+        return len(run), 0, None
 
 
 def _not_stored(stream: Stream, run: PublishRun, start: int, stop: int, problem: HeadraceError) -> None:
@@ -156,79 +154,51 @@ def store_error(problem: Exception) -> ApiError:
     return api_error("JSStreamStoreFailedF", err=problem)
 
 
-def _decide(stream: Stream, run: PublishRun, at: int, now: int) -> None:
-    """The one message that a plan cannot decide."""
+def _resolve(stream: Stream, run: PublishRun, at: int, needed: str, now: int) -> int:
+    """Do what a message needs before the kernel can decide it, or refuse it; returns where the kernel goes on."""
+    if needed == "store_first":
+        return at
     subject, headers, _, _ = run.message(at)
+    headers = headers or b""
     try:
-        sequence = _decide_one(stream, run, at, subject, headers or b"", now)
-    except ApiError as error:
-        run.decided(at, encode_refusal(stream.name, error))
+        if needed == "alone":
+            return _take_alone(stream, run, at, subject, headers, now)
+        if needed == "wrong_last_id":
+            raise api_error("JSStreamWrongLastMsgIDErrF", id=stream.window.last_id.decode(errors="replace"))
+        stream.marks.ensure_ready(header_value(headers, PRODUCER), header_value(headers, NUMBERS))
+        return at
     except HeadraceError as problem:
-        stream.marks.taken_back()
         run.decided(at, encode_refusal(stream.name, store_error(problem)))
-    else:
-        if sequence is not None:
-            run.assign_sequences(at, sequence)
+        return at + 1
 
 
-def _decide_one(
-    stream: Stream, run: PublishRun, at: int, subject: str, headers: bytes, now: int
-) -> int | None:
-    """The sequence of the one message, None for a duplicate (answered here); ApiError where it is refused."""
-    store, config, window = stream.store, stream.config, stream.window
-    _check_not_served(headers)
-    _check_sequences(stream, subject, headers)
-    if header_value(headers, SOURCE) is not None:
-        raise api_error("JSMessageSourceHdrNotAllowedErr")
-    message_id = header_value(headers, MSG_ID)
-    if message_id and config.duplicate_window > 0:
-        known = window.find(message_id, now)
-        if known is not None:
-            run.decided(at, stream.ack_body(known, duplicate=True))
-            return None
-    producer, numbers = header_value(headers, PRODUCER), header_value(headers, PRODUCER_NUMBERS)
-    added: tuple[int, int] | None = None
-    if (producer is not None or numbers is not None) and config.mirror is None:
-        added = stream.marks.judge(producer, numbers)
-        if added is None:
-            run.decided(at, stream.ack_body(0, duplicate=True))
-            return None
-    _check_last_id(stream, headers)
+def _take_alone(stream: Stream, run: PublishRun, at: int, subject: str, headers: bytes, now: int) -> int:
+    """A rollup, a message with a TTL, or one that the store may refuse."""
+    store, window = stream.store, stream.window
     rollup = _permitted_rollup(stream, headers)
     ttl_ns = parse_ttl_ns(header_value(headers, TTL))
-    if added is not None:
-        stream.producers.join(producer or b"", *added, store.last_seq + 1, now)
-    if stream.nobody_interested:
-        sequence = store.skip_msg()
-    else:
-        sequence = _store_one(stream, run.batch.slice(at, at + 1), ttl_ns, now)
-        if rollup is not None:
-            stream.rolled_up(subject if rollup == b"sub" else "", sequence)
-    if added is not None:
-        # Remembered by its number.
-        window.set_last_id(message_id or b"")
-    else:
-        window.accepted(message_id or b"", sequence, now)
-    return sequence
-
-
-def _check_not_served(headers: bytes) -> None:
-    for name, error in NOT_SERVED.items():
-        if header_value(headers, name) is not None:
-            raise api_error(error)
-
-
-def _check_last_id(stream: Stream, headers: bytes) -> None:
-    """The expectation on the id of the message before."""
-    expected, last = header_value(headers, EXPECTED_ID), stream.window.last_id
-    if expected is not None and expected != last:
-        raise api_error("JSStreamWrongLastMsgIDErrF", id=last.decode(errors="replace"))
+    last_id = window.last_id
+    stop, accepted, _ = run.admit(stream.plan, window, stream.producers, store.kernel, at, now, alone=True)
+    if not accepted:
+        return stop
+    try:
+        if stream.nobody_interested:
+            sequence = store.skip_msg()
+        else:
+            sequence = _store_one(stream, run.batch.slice(at, at + 1), ttl_ns, now)
+            if rollup is not None:
+                stream.rolled_up(subject if rollup == b"sub" else "", sequence)
+        run.assign_sequences(at, sequence)
+    except HeadraceError as problem:
+        window.set_last_id(last_id)
+        _not_stored(stream, run, at, stop, problem)
+    return stop
 
 
 def _permitted_rollup(stream: Stream, headers: bytes) -> bytes | None:
     """`sub` or `all`, if the message asks for a rollup; ApiError where the stream does not take it."""
     rollup = header_value(headers, ROLLUP)
-    if rollup is None:
+    if not rollup:
         return None
     if not stream.config.allow_rollup_hdrs or stream.config.deny_purge:
         raise api_error("JSStreamRollupFailedF", err="rollup not permitted")
@@ -263,22 +233,3 @@ def _with_ttl(batch: Batch, ttl_ns: int) -> Batch:
     )
     headers = add_headers(kept, [(TTL.decode(), str(ttl_ns // 10**9))])
     return Batch.build(record.subject, [record.data], [headers])
-
-
-def _check_sequences(stream: Stream, subject: str, headers: bytes) -> None:
-    """The expectation on a subject (perhaps another one, with wildcards), then the one on the stream."""
-    wanted = header_value(headers, EXPECTED_SEQUENCE)
-    other = header_value(headers, EXPECTED_SUBJECT)
-    if wanted is not None:
-        where = subject if other is None else other.decode(errors="replace")
-        _check_sequence(wanted, stream.store.last_seq_of(where))
-    elif other is not None:
-        raise api_error("JSStreamExpectedLastSeqPerSubjectInvalid")
-    wanted = header_value(headers, EXPECTED_LAST)
-    if wanted is not None:
-        _check_sequence(wanted, stream.store.last_seq)
-
-
-def _check_sequence(wanted: bytes, seen: int) -> None:
-    if not wanted.isdigit() or int(wanted) != seen:
-        raise api_error("JSStreamWrongLastSequenceErrF", seq=seen)

@@ -1,7 +1,7 @@
 """From a stream's configuration to the plan of checks that every publish meets, in the order of nats-server 2.15.
 
-A check is a tuple: its name, what it needs, the answer that refuses. `{}` in an answer is the value seen. What no check
-can say (rollups, TTLs, counters …) is handed back to Python, message by message.
+A check is a tuple: its name, what it needs, the answer that refuses. `{}` in an answer is the value seen. A message that
+all checks let pass and that the kernel cannot store (rollups, TTLs) is stored alone, by Python.
 """
 
 from __future__ import annotations
@@ -11,18 +11,12 @@ import msgspec
 from headrace.config.model import StreamConfig
 from headrace.streams._kernels import Plan
 from headrace.streams.errors import ApiError, api_error
+from headrace.streams.headers import TTL
 
 HEADERS_BYTES_MAX = 65535
 UNBOUNDED = (1 << 63) - 1
-FIRST_FOR_PYTHON = [
-    b"Nats-Batch-Id",
-    b"Nats-Incr",
-    b"Nats-Schedule",
-    b"Nats-Schedule-Target",
-]
-EXPECTED_SEQUENCE = b"Nats-Expected-Last-Subject-Sequence"
 SOURCE = b"Nats-Stream-Source"
-LAST_FOR_PYTHON = [b"Nats-Rollup", b"Nats-TTL"]
+ROLLUP = b"Nats-Rollup"
 
 
 def encode_refusal(stream: str, error: ApiError) -> bytes:
@@ -48,21 +42,23 @@ def checks(config: StreamConfig) -> list[tuple[object, ...]]:
     if config.max_msg_size > 0:
         plan.append(("size_max", config.max_msg_size, answer("JSStreamMessageExceedsMaximumErr")))
     plan.append(("headers_max", HEADERS_BYTES_MAX, answer("JSStreamHeaderExceedsMaximumErr")))
-    plan.append(("python", FIRST_FOR_PYTHON))
+    batch, counter = answer("JSAtomicPublishDisabledErr"), answer("JSMessageIncrDisabledErr")
+    plan.append(("forbidden", [(b"Nats-Batch-Id", batch), (b"Nats-Incr", counter)]))
     plan.append(("expected_stream", name.encode(), answer("JSStreamNotMatchErr")))
     if not config.allow_msg_ttl:
-        plan.append(("forbidden", b"Nats-TTL", answer("JSMessageTTLDisabledErr")))
-    if _may_vanish_at_once(config):
-        plan.append(("python", [EXPECTED_SEQUENCE]))
-    plan.append(("expected_subject_sequence", answer("JSStreamWrongLastSequenceErrF", seq="{}")))
-    plan.append(("expected_last_sequence", answer("JSStreamWrongLastSequenceErrF", seq="{}")))
-    plan.append(("forbidden", SOURCE, answer("JSMessageSourceHdrNotAllowedErr")))
+        plan.append(("forbidden", [(TTL, answer("JSMessageTTLDisabledErr"))]))
+    wrong = answer("JSStreamWrongLastSequenceErrF", seq="{}")
+    incomplete = answer("JSStreamExpectedLastSeqPerSubjectInvalid")
+    plan.append(("expected_subject_sequence", wrong, incomplete, _may_vanish_at_once(config)))
+    plan.append(("expected_last_sequence", wrong))
+    schedules, source = answer("JSMessageSchedulesDisabledErr"), answer("JSMessageSourceHdrNotAllowedErr")
+    plan.append(("forbidden", [(b"Nats-Schedule", schedules), (SOURCE, source)]))
     if config.duplicate_window > 0:
         plan.append(("duplicate",))
     if config.mirror is None:
         plan.append(("producer",))
     plan.append(("expected_msg_id",))
-    plan.append(("python", LAST_FOR_PYTHON))
+    plan.append(("alone", [ROLLUP, TTL]))
     if config.discard == "new":
         msgs = config.max_msgs if config.max_msgs > 0 else UNBOUNDED
         size = config.max_bytes if config.max_bytes > 0 else UNBOUNDED

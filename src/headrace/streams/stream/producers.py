@@ -185,10 +185,9 @@ class ProducerMarks:
 
     # While it runs
 
-    def judge(self, name: bytes | None, numbers: bytes | None) -> tuple[int, int] | None:
-        """The numbers that a message adds, None if it is done already; ApiError if it cannot be taken."""
-        judged = self._judged(name, numbers)
-        verdict = judged.verdict
+    def ensure_ready(self, name: bytes | None, numbers: bytes | None) -> None:
+        """The kernel can take a message's numbers when this returns; ApiError if they cannot be taken."""
+        verdict = self._judged(name, numbers).verdict
         if verdict == "malformed":
             shown = f"{_shown(name)} and {_shown(numbers)}"
             raise api_error("HRProducerHeaderF", seen=shown)
@@ -196,11 +195,8 @@ class ProducerMarks:
             raise api_error(
                 f"HRProducer{verdict.title()}ExceededF", producer=_shown(name), max=_limit(verdict)
             )
-        if verdict == "done":
-            return None
         if not self.producers.is_open:
             self._begin()
-        return judged.first, judged.last
 
     def _judged(self, name: bytes | None, numbers: bytes | None) -> Judged:
         """Where there are too many, those that are closed for long make room."""

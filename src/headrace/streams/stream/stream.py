@@ -252,11 +252,6 @@ class Stream:
         """Say what the verdicts of a run are."""
         self.engine.exchange.answer(run, self._head, self._tail)
 
-    def ack_body(self, sequence: int, *, duplicate: bool = False) -> bytes:
-        """One answer to a publish."""
-        middle = b',"duplicate": true' if duplicate else b""
-        return self._head + b',"seq":' + str(sequence).encode() + middle + self._tail
-
     @property
     def visible(self) -> int | None:
         """Nothing at or above this sequence may leave yet; None where nobody promised that it is on disk."""
