@@ -53,7 +53,7 @@ demo: need-build ## a server, a client, kill -9 in the middle, and what is left 
 test: need-all ## what continuous integration runs: checks, Rust tests, a little fuzzing, all Python tests but the extended ones
 	@echo "headrace: seed $(SEED) (repeat with make test SEED=$(SEED))"
 	@$(MAKE) -j3 setup $(STAMPS)/spark peers
-	@$(MAKE) lint
+	@$(MAKE) -j2 --output-sync lint
 	@$(MAKE) test-rust
 	@$(MAKE) fuzz-smoke FUZZ_SECONDS=20
 	$(PYTEST) -n 2 --dist loadgroup -m "not extended" $(SIDE_BY_SIDE) $(PYTEST_ARGS)
@@ -63,8 +63,8 @@ test-all: test fuzz-smoke bench-smoke ## the same, and the wheel, the soak, more
 	$(PYTEST) -m extended tests $(PYTEST_ARGS)
 	$(PY) scripts/spark_proof.py --messages 20000
 
-check: need-build need-rust-tools setup lint ## linters, types; and as tests: import rules, stubs, sizes, documents
-	$(BIN)/pytest -q tests/tidy tests/docs
+check: need-build need-rust-tools setup ## linters, types; and as tests: import rules, stubs, sizes, documents
+	@$(MAKE) -j3 --output-sync lint check-tree check-documents
 
 wheel: dist/.stamp ## an abi3 wheel in dist/
 	@ls dist/*.whl
@@ -93,7 +93,7 @@ clean: ## remove .venv and everything built (the peers' cache stays)
 
 # --- parts -----------------------------------------------------------------------------------------
 
-.PHONY: need-python need-build need-rust-tools need-go need-all lint test-rust fuzz-smoke
+.PHONY: need-python need-build need-rust-tools need-go need-all lint lint-python lint-types lint-rust check-tree check-documents test-rust fuzz-smoke
 
 need-python:
 	@$(NEED) python
@@ -106,13 +106,25 @@ need-rust-tools:
 need-all:
 	@$(NEED) python cargo rust-tools go java node
 
-lint:
+lint: lint-types lint-rust lint-python
+
+lint-python:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint-types:
 	$(BIN)/pyright
+
+lint-rust:
 	cargo fmt --all --check
 	@# Not --release: maturin sets other variables for PyO3, and each change between the two would compile it again.
 	PYO3_PYTHON=$(CURDIR)/$(PY) cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+check-tree:
+	$(BIN)/pytest -q tests/tidy
+
+check-documents:
+	$(BIN)/pytest -q tests/docs
 
 test-rust:
 	PROPTEST_RNG_SEED=$(SEED) cargo test --release --quiet -p headrace-core

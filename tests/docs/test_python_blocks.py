@@ -69,7 +69,7 @@ def test_type_checkers_know_every_call(tmp_path: Path) -> None:
             "--python-executable",
             sys.executable,
             "--cache-dir",
-            tmp_path,
+            ROOT / ".mypy_cache",
             *written,
         ],
     ):

@@ -80,14 +80,14 @@ class Function:
     """One function of ours: which of its names hold a tuple of the core, and who subscripts one."""
 
     def __init__(self, body: ast.AST) -> None:
-        self._body = body
+        self._nodes = list(ast.walk(body))
         self._names: dict[str, int] = {}
-        for node in ast.walk(body):
+        for node in self._nodes:
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 self._bind(node.targets[0], self._depth(node.value))
             elif isinstance(node, ast.NamedExpr):
                 self._bind(node.target, self._depth(node.value))
-        for node in ast.walk(body):
+        for node in self._nodes:
             if isinstance(node, ast.For | ast.comprehension):
                 depth = self._depth(node.iter)
                 self._bind(node.target, depth - 1 if depth else None)
@@ -118,7 +118,7 @@ class Function:
 
     def numbered(self) -> Iterator[ast.Subscript]:
         """Every subscript by a number of a tuple of the core."""
-        for node in ast.walk(self._body):
+        for node in self._nodes:
             if isinstance(node, ast.Subscript) and self._depth(node.value) == 0 and _is_number(node.slice):
                 yield node
 
@@ -129,21 +129,26 @@ def _is_number(index: ast.expr) -> bool:
     return isinstance(index, ast.Slice) or (isinstance(index, ast.Constant) and isinstance(index.value, int))
 
 
-def numbered_parts(source: str) -> list[int]:
+def numbered_parts(module: ast.Module) -> list[int]:
     """The lines that pick a part of a core's tuple by its number."""
+    nodes = list(ast.walk(module))
+    lines = [node.lineno for node in nodes if isinstance(node, ast.Subscript) and _is_number(node.slice)]
     bodies = [
         node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module)
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and any(node.lineno <= line <= (node.end_lineno or line) for line in lines)
     ]
-    return sorted({found.lineno for body in bodies for found in Function(body).numbered()})
+    return sorted(
+        {found.lineno for body in [module, *bodies] for found in Function(body).numbered()} if lines else ()
+    )
 
 
 def test_nobody_counts_the_parts_of_a_result() -> None:
     wrong = [
         f"{tree.short(path)}:{line}: give the result of the core a name, or unpack it"
         for path in tree.python_files()
-        for line in numbered_parts(path.read_text())
+        for line in numbered_parts(tree.syntax(path))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -162,7 +167,7 @@ def test_nobody_counts_the_parts_of_a_result() -> None:
     ],
 )
 def test_a_number_is_seen(line: str) -> None:
-    assert numbered_parts(f"def look(log, exchange, queue, scan):\n    {line}\n")
+    assert numbered_parts(ast.parse(f"def look(log, exchange, queue, scan):\n    {line}\n"))
 
 
 @pytest.mark.parametrize(
@@ -175,4 +180,4 @@ def test_a_number_is_seen(line: str) -> None:
     ],
 )
 def test_names_pass(line: str) -> None:
-    assert not numbered_parts(f"def look(log, queue, batch):\n    {line}\n")
+    assert not numbered_parts(ast.parse(f"def look(log, queue, batch):\n    {line}\n"))

@@ -88,7 +88,7 @@ def test_every_promise_is_held_by_a_test_or_says_so() -> None:
 def functions(path: Path) -> set[str]:
     if not path.is_file():
         return set()
-    nodes = ast.walk(ast.parse(path.read_text()))
+    nodes = ast.walk(tree.syntax(path))
     return {
         node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }

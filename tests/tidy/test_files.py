@@ -25,7 +25,7 @@ OPEN_TASK = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b(?!\s*\(?#\d+)"
 
 
 def lines(path: Path) -> int:
-    return len(path.read_text().splitlines())
+    return len(tree.text(path).splitlines())
 
 
 def test_no_file_is_too_long() -> None:
@@ -44,13 +44,13 @@ def test_python_files_begin_with_a_docstring() -> None:
     silent = [
         tree.short(path)
         for path in tree.files()
-        if path.suffix in {".py", ".pyi"} and ast.get_docstring(ast.parse(path.read_text())) is None
+        if path.suffix in {".py", ".pyi"} and ast.get_docstring(tree.syntax(path)) is None
     ]
     assert not silent, "no docstring that says what the file is for: " + ", ".join(silent)
 
 
 def test_rust_files_begin_with_a_doc_comment() -> None:
-    silent = [tree.short(path) for path in tree.rust_files() if not path.read_text().startswith("//!")]
+    silent = [tree.short(path) for path in tree.rust_files() if not tree.text(path).startswith("//!")]
     assert not silent, "no //! that says what the file is for: " + ", ".join(silent)
 
 
@@ -87,15 +87,14 @@ def test_no_empty_folders_and_no_empty_files() -> None:
 
 def code_lines(path: Path) -> int:
     """Lines that are neither blank nor comment nor docstring."""
-    text = path.read_text()
     prose: set[int] = set()
     if path.suffix == ".py":
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree.syntax(path)):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 prose.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return sum(
         bool(line.strip()) and not line.strip().startswith(("#", "//")) and number not in prose
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(tree.text(path).splitlines(), 1)
     )
 
 

@@ -54,7 +54,7 @@ def test_layers() -> None:
 
 
 def test_chance_has_one_source() -> None:
-    drawn = [tree.short(path) for path in tree.python_files() if "urandom" in path.read_text()]
+    drawn = [tree.short(path) for path in tree.python_files() if "urandom" in tree.text(path)]
     assert drawn in ([], ["src/headrace/randomness.py"]), "use headrace.randomness: " + ", ".join(drawn)
 
 
@@ -152,7 +152,7 @@ def test_no_module_is_dead() -> None:
         for reached in found.reached()
         if reached != tree.module_name(path)
     }
-    core = "\n".join(path.read_text() for path in tree.rust_product_files())  # it imports some by name
+    core = "\n".join(tree.text(path) for path in tree.rust_product_files())  # it imports some by name
     dead = [
         tree.short(path)
         for path in tree.python_files()

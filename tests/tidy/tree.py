@@ -32,13 +32,25 @@ def files() -> tuple[Path, ...]:
     return tuple(sorted(path for path in found if path.is_file()))
 
 
+@cache
+def text(path: Path) -> str:
+    """Read once for all tests."""
+    return path.read_text()
+
+
+@cache
+def syntax(path: Path) -> ast.Module:
+    """Parsed once for all tests: nobody changes it."""
+    return ast.parse(text(path), str(path))
+
+
 def text_files() -> Iterator[tuple[Path, str]]:
     """Files that people read and write; the golden directories are other programs' bytes."""
     for path in files():
         if (ROOT / "vectors") in path.parents and path.suffix not in {".md", ".toml"}:
             continue
         try:
-            yield path, path.read_text()
+            yield path, text(path)
         except UnicodeDecodeError:
             continue
 
@@ -101,7 +113,7 @@ def _imports(path: Path) -> Iterator[Import]:
     package = module_name(path) if SRC in path.parents else ""
     if package and path.name != "__init__.py":
         package = package.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in ast.walk(syntax(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(node.lineno, alias.name)
