@@ -26,13 +26,13 @@ PARTITIONS, EACH = 3, 400
 
 def kafka(path: Path) -> dict[str, list[tuple[int, bytes]]]:
     """Three partitions of one topic whose times lie among each other, with groups; (time, body) by log."""
-    random.seed(7)
+    chance = random.Random(7)
     wanted: dict[str, list[tuple[int, bytes]]] = {}
     with KafkaVolume(str(path), mode="rw", create=True) as volume:
         for partition in range(PARTITIONS):
             name = f"orders-{partition}"
             # Milliseconds, with many that are equal in several partitions.
-            times = sorted(BEGIN + random.randrange(EACH) * MS for _ in range(EACH))
+            times = sorted(BEGIN + chance.randrange(EACH) * MS for _ in range(EACH))
             bodies = [f"{partition}:{n}".encode() for n in range(EACH)]
             log = volume.create(name)
             for start in range(0, EACH, 50):

@@ -1,7 +1,7 @@
 """What a stream and its consumers must do, in plain Python: a dictionary of messages, a list of what is due again.
 
 No batches, no blocks, no files: one message at a time, in the order of nats-server 2.15.2. The state machine in
-tests/model/test_model_machine.py holds the server against it.
+tests/streams/test_model_machine.py holds the server against it.
 """
 
 from __future__ import annotations

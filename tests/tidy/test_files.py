@@ -85,6 +85,15 @@ def test_no_empty_folders_and_no_empty_files() -> None:
     assert not empty, "empty files: " + ", ".join(empty)
 
 
+def test_tests_lie_as_the_packages_do() -> None:
+    """Folders that concern more than one package are named here."""
+    across = {"conformance", "crash", "docs", "interop", "support", "tidy", "unit"}
+    packages = {path.parent.name for path in (tree.SRC / "headrace").glob("*/__init__.py")}
+    tests = tree.ROOT / "tests"
+    folders = {path.relative_to(tests).parts[0] for path in tree.files() if tests in path.parent.parents}
+    assert not (strange := folders - packages - across), f"no package of that name: {sorted(strange)}"
+
+
 def code_lines(path: Path) -> int:
     """Lines that are neither blank nor comment nor docstring."""
     prose: set[int] = set()

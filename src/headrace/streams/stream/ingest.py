@@ -6,7 +6,7 @@
 
 Whether a message may be stored is the kernel's to say (`rust/core/src/admit`: sizes, expected sequences and ids,
 duplicates, producers' numbers), for a message that is stored alone too. Here are the rules of what only Python does:
-rollups and TTLs. `tests/model/test_in_batch.py` sends the same publishes in one run, one by one and all of them alone.
+rollups and TTLs. `tests/streams/test_in_batch.py` sends the same publishes in one run, one by one and all of them alone.
 
 Answers leave when the messages are on disk (`Engine.after`); a run that fails is refused, never left hanging.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.consuming import MS, NEXT, SECOND, World, seqs
+from tests.streams.consuming import MS, NEXT, SECOND, World, seqs
 from tests.support.model import Msg
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.errors import DiskFull
 from headrace.streams.limits import ServerFacts
-from tests.model.consuming import SECOND, World, seqs
+from tests.streams.consuming import SECOND, World, seqs
 
 MINUTES = 10
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.model.consuming import SECOND, World, ack_numbers
+from tests.streams.consuming import SECOND, World, ack_numbers
 from tests.support.model import Msg
 
 WAIT_S, MAX_DELIVER, MAX_PENDING = 5, 3, 6

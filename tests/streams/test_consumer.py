@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.consuming import SECOND, World, ack_numbers, seqs
+from tests.streams.consuming import SECOND, World, ack_numbers, seqs
 from tests.support.model import Msg
 
 

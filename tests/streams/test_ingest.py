@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.commits import Group
 from headrace.engine.ports import InlineHost
-from tests.model.test_in_batch import Server, pub
+from tests.streams.test_in_batch import Server, pub
 from tests.support.memory_model import line_of
 
 NEXT = "$JS.API.CONSUMER.MSG.NEXT.S.c"

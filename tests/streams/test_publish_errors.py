@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
-from tests.model.test_in_batch import (
+from tests.streams.test_in_batch import (
     ELSEWHERE,
     ID,
     LAST,

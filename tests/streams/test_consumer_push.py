@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.model.consuming import MS, SECOND, World, ack_numbers, seqs
+from tests.streams.consuming import MS, SECOND, World, ack_numbers, seqs
 from tests.support.model import Msg
 
 
