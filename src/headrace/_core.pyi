@@ -576,8 +576,11 @@ class BlockLog:
         """Everything that was written so far, for `commit`."""
     def count_as_memory(self) -> None:
         """Sizes are those of a memory store from now on."""
-    def is_busy(self) -> bool:
-        """Whether somebody is at work in it at this moment: another call would wait."""
+    def yield_to_waiters(self) -> None:
+        """Between two steps of long work, with no lock held: whoever found it busy has time to come."""
+    def is_busy(self, store_locked: bool) -> bool:
+        """Whether somebody is at work in it or in its store at this moment: another call would wait. Who works in steps
+        yields then."""
     def poisoned(self) -> bool: ...
     @property
     def first_seq(self) -> int: ...

@@ -1,4 +1,5 @@
 """How long a client waits that asks a server for next to nothing: PING, every two milliseconds, from a process of its own.
+With a subject it publishes there instead and waits for the acknowledgement.
 
     with Bystander(port) as bystander:
         bystander.begin()
@@ -25,8 +26,8 @@ ANSWER_S = 30.0
 class Bystander:
     """The process that waits."""
 
-    def __init__(self, port: int) -> None:
-        command = [sys.executable, "-m", "tests.support.bystander", str(port)]
+    def __init__(self, port: int, subject: str = "") -> None:
+        command = [sys.executable, "-m", "tests.support.bystander", str(port), subject]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._said() == "ready"
 
@@ -58,12 +59,14 @@ class Bystander:
         return self._process.stdout.readline().strip()
 
 
-def watch(port: int) -> None:
+def watch(port: int, subject: str) -> None:
+    request = f"PUB {subject} bystander 1\r\nx\r\n".encode() if subject else b"PING\r\n"
+    answer = b"MSG bystander 1 " if subject else b"PONG\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         lines = server.makefile("rb")
         lines.readline()
-        server.sendall(b'CONNECT {"verbose":false}\r\n')
+        server.sendall(b'CONNECT {"verbose":false}\r\nSUB bystander 1\r\n')
         longest = 0.0
         print("ready", flush=True)
         while True:
@@ -74,12 +77,14 @@ def watch(port: int) -> None:
                 print("begun" if word == "begin" else longest, flush=True)
                 longest = 0.0
             began = time.perf_counter()
-            server.sendall(b"PING\r\n")
-            while (line := lines.readline()) != b"PONG\r\n":
+            server.sendall(request)
+            while not (line := lines.readline()).startswith(answer):
                 if line == b"PING\r\n":
                     server.sendall(b"PONG\r\n")
             longest = max(longest, time.perf_counter() - began)
+            if subject and b'"seq"' not in (acknowledged := lines.readline()):
+                raise SystemExit(f"not acknowledged: {acknowledged!r}")
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]))
+    watch(int(sys.argv[1]), sys.argv[2])

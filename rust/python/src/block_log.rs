@@ -466,8 +466,12 @@ impl BlockLog {
         self.0.count_as_memory();
     }
 
-    fn is_busy(&self) -> bool {
-        self.0.is_busy()
+    fn is_busy(&self, store_locked: bool) -> bool {
+        self.0.is_busy(store_locked)
+    }
+
+    fn yield_to_waiters(&self, py: Python<'_>) {
+        py.detach(|| self.0.yield_to_waiters());
     }
 
     fn poisoned(&self) -> bool {

@@ -151,8 +151,9 @@ class StreamStore(Log, Committable):
         """Remove all messages; first becomes last + 1. Returns how many went."""
 
     @abstractmethod
-    def purge_ex(self, subject: str, seq: int, keep: int) -> int:
-        """Purge by subject filter ("" = all), below `seq` (0 = no bound), keeping the newest `keep`."""
+    def purge_ex(self, subject: str, seq: int, keep: int, below: int | None = None) -> int:
+        """Purge by subject filter ("" = all), below `seq` (0 = no bound), keeping the newest `keep`; of what lies below
+        `below`. With a filter in steps, between which others may use the store."""
 
     @abstractmethod
     def compact(self, seq: int) -> int:

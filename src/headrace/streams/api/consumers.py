@@ -111,7 +111,7 @@ def _create(api: Api, call: Call, request: CreateConsumerRequest, name: str) -> 
         _check_saved(result)
         existing.updated(config)
         if result is not None:
-            existing.pending.take(result)
+            existing.pending.take_first(result)
         return consumer_info(existing, api.facts)
 
     return Later(save, updated)
@@ -179,13 +179,13 @@ def _when_counted(consumers: Sequence[Consumer], show: Callable[[], Fields]) -> 
     if not unknown:
         return show()
     work = [each.pending.work(each.end) for each in unknown]
+    takers = [each.pending.taker(shown=True) for each in unknown]
 
     def finish(counts: Any) -> Fields:
         if isinstance(counts, Exception):
             raise counts
-        for consumer, counted in zip(unknown, counts, strict=True):
-            if not consumer.closed:
-                consumer.pending.take(counted)
+        for take, counted in zip(takers, counts, strict=True):
+            take(counted)
         return show()
 
     return Later(lambda: [count() for count in work], finish)

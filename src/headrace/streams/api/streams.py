@@ -210,6 +210,17 @@ def purge(api: Api, call: Call) -> Outcome:
         return {"success": True, "purged": purged}
 
     store = stream.store
-    if request.filter or request.seq or request.keep:
-        return Later(lambda: store.purge_ex(request.filter, request.seq, request.keep), finish, stream)
-    return Later(store.purge, finish, stream)
+    if not (request.filter or request.seq or request.keep):
+        return Later(store.purge, finish, stream)
+    below = store.last_seq + 1
+
+    def work() -> int:
+        purged = store.purge_ex(request.filter, request.seq, request.keep, below)
+        if request.filter:
+            store.filtered_state(0, request.filter)  # where consumers go on: in memory from now on
+        return purged
+
+    # Publishes go on between the steps of a purge by subject: they lie behind what it takes. Who refuses messages while it
+    # is full has them wait for the place.
+    in_steps = request.filter not in ("", ">") and stream.config.discard != "new"
+    return Later(work, finish, None if in_steps else stream)

@@ -82,7 +82,7 @@ class Consumer:
         self.start_seq = self.config.opt_start_seq or self.position.next_seq
         self._apply_config()
         if start is not None and start.counted is not None:
-            self.pending.take(start.counted)
+            self.pending.take_first(start.counted)
         self.id = self.engine.register_consumer(self)
         if self.config.ack_policy != "none":
             # Without acks nobody listens for them: who asks for an answer hears that there are no responders.
@@ -110,7 +110,7 @@ class Consumer:
         self.sample_percent = int(config.sample_freq.removesuffix("%") or 0)
         self.pause_until_ns = consumer_life.pause_end(config)
         self.ack_prefix = f"$JS.ACK.{self.stream.name}.{self.name}.".encode()
-        self.pending.stale = True
+        self.pending.changed()
 
     # Delivering
 
@@ -357,7 +357,7 @@ class Consumer:
             where = (self.stream.account, self.stream.name, self.name, consumer_seq, seq)
             self.advisories.terminated(*where, deliveries, DELETED)
         if (sequences and max(sequences) >= self.position.next_seq) or self.position.skip_list:
-            self.pending.stale = True
+            self.pending.changed()
         if pending:
             self.last_acked_ns = self.engine.clock()
             self.engine.wake(self)
@@ -368,7 +368,7 @@ class Consumer:
             return
         self._first = first
         if first > self.position.next_seq:
-            self.pending.stale = True
+            self.pending.changed()
         if self.ledger.removed_below(first, False):
             self.engine.wake(self)
 
@@ -387,7 +387,7 @@ class Consumer:
         if ledger.removed_below(front, moves_on) or unacked:
             self.last_acked_ns = self.engine.clock()
             self.engine.wake(self)
-        self.pending.stale = True
+        self.pending.changed()
         self.position.next_seq = max(self.position.next_seq, ledger.delivered.stream + 1)
 
     def done_with(self, sequences: Sequence[int], batch: Batch) -> list[int]:
@@ -479,7 +479,8 @@ class Consumer:
         """Deliver again from a sequence on, by default from behind the ack floor; returns it. Durable at `store.mark()`."""
         first = seq if seq is not None else self.ledger.floor.stream + 1
         self.store.reset(first - 1)
-        self.position.next_seq, self.pending.stale = first, True
+        self.position.next_seq = first
+        self.pending.changed()
         self.position.skip_list = SkipList()
         self.last_delivered_ns = self.last_acked_ns = None
         self.engine.wake(self)

@@ -32,12 +32,12 @@ class Start(NamedTuple):
 def start_of(config: ConsumerConfig, store: StreamStore) -> Start:
     """The start of a consumer that is made now, on whatever thread."""
     start = _start(config, store)
-    if not config.filters:
+    if not config.filters and not start.skip_list:
         return start
     first = start.resume if start.skip_list else start.first
     shown = store.durability == "sync" and store.type() == "file"
     end = store.durable_next if shown else store.last_seq + 1
-    return start._replace(counted=count(store, first, end, config.filters))
+    return start._replace(counted=count(store, first, end, config.filters, start.skip_list))
 
 
 def _start(config: ConsumerConfig, store: StreamStore) -> Start:

@@ -2,6 +2,7 @@
 
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use super::log::{BlockLog, Inner, LogResult};
 use super::query::ReadLimits;
@@ -16,9 +17,20 @@ pub struct Counts {
 }
 
 impl BlockLog {
-    /// Somebody has the lock at this moment.
-    pub fn is_busy(&self) -> bool {
-        matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock))
+    /// Somebody has the lock at this moment, or the store's around it; who works in steps yields then.
+    pub fn is_busy(&self, store_locked: bool) -> bool {
+        let busy = store_locked || matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock));
+        if busy {
+            self.has_waiters.store(true, Relaxed);
+        }
+        busy
+    }
+
+    /// Between two steps of long work, with no lock held: whoever found the log busy has time to come.
+    pub fn yield_to_waiters(&self) {
+        if self.has_waiters.swap(false, Relaxed) {
+            std::thread::sleep(YIELD);
+        }
     }
 
     /// The bytes of all messages as they are, or as they were a moment ago if somebody is at work.
@@ -70,6 +82,8 @@ impl BlockLog {
     }
 }
 
+/// Twice as long as somebody who found it busy waits before looking again.
+const YIELD: Duration = Duration::from_millis(2);
 /// Up to this many subjects are looked up one by one; beyond, one pass over all blocks is quicker.
 const LOOKED_UP_MAX: usize = 64;
 

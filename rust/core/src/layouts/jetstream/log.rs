@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::mem;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use memchr::memmem::Finder;
@@ -103,6 +103,8 @@ pub struct BlockLog {
     pub(super) inner: Mutex<Inner>,
     /// The bytes of all messages as they were seen last.
     pub(super) seen_bytes: AtomicU64,
+    /// Somebody found it busy since whoever works on it in steps yielded last.
+    pub(super) has_waiters: AtomicBool,
     pub(super) group: GroupCommit,
     pub(super) mark_file: Mutex<Option<MarkFile>>,
 }
@@ -156,6 +158,7 @@ impl BlockLog {
                 counts_as_memory: false,
             }),
             seen_bytes: AtomicU64::new(0),
+            has_waiters: AtomicBool::new(false),
             group: GroupCommit::default(),
             mark_file: Mutex::new(None),
         }

@@ -24,6 +24,8 @@ const WORDS_MAX: usize = 2048;
 const BITS_EACH: usize = 10;
 /// Filters that select more subjects than this are matched message by message.
 const SUBJECTS_MAX: usize = 256;
+/// Filters that select more than this are not counted while somebody waits who must not.
+const SUBJECTS_AT_ONCE: usize = 16_384;
 /// Blocks with so few matches are worth being joined to one batch.
 const FEW: usize = 64;
 
@@ -103,6 +105,52 @@ struct Wanted {
     hashes: Option<Vec<u64>>,
 }
 
+/// Sequences whose messages are counted.
+struct ToCount {
+    from: u64,
+    end: u64,
+    /// What is known of the subjects may tell it all.
+    by_subject: bool,
+}
+
+/// Counts messages from a sequence on by what is known of their subjects.
+struct SubjectCount {
+    from: u64,
+    found: u64,
+    /// A subject has messages on both sides: it cannot tell.
+    both_sides: bool,
+    /// Overlapping filters select a subject more than once; it counts once.
+    seen: Option<HashSet<Box<[u8]>>>,
+}
+
+impl SubjectCount {
+    fn new(from: u64, filters: &[Filter]) -> SubjectCount {
+        let seen = (filters.len() > 1).then(HashSet::new);
+        SubjectCount { from, found: 0, both_sides: false, seen }
+    }
+
+    fn add(&mut self, inner: &Inner, filter: &Filter) {
+        if self.both_sides {
+            return;
+        }
+        inner.subjects.for_each_match_while(filter, |subject, state| {
+            if self.seen.as_mut().is_some_and(|seen| !seen.insert(subject.into())) {
+                return true;
+            }
+            if state.first >= self.from {
+                self.found += state.msgs;
+            } else if state.last >= self.from {
+                self.both_sides = true;
+            }
+            !self.both_sides
+        });
+    }
+
+    fn count(&self) -> Option<u64> {
+        (!self.both_sides).then_some(self.found)
+    }
+}
+
 impl BlockLog {
     /// Live messages from `first` on that match one of the filters, and the sequence to go on from: everything
     /// before it was looked at. At most `loads_max` blocks are read from disk, so the batch may be empty.
@@ -113,16 +161,32 @@ impl BlockLog {
     /// How many live messages in `[from, below)` match one of the filters (all, if there are none).
     pub fn count_matching(&self, from: u64, below: u64, filters: &[Filter]) -> LogResult<u64> {
         if loads_refused() {
-            return self.lock().count_matching(from, below, filters);
+            let mut inner = self.lock();
+            // Who does not wait for a block does not wait for a walk over very many subjects either.
+            let first = inner.blocks.first().map_or(0, |block| block.number);
+            let many = inner.subjects.len() > SUBJECTS_AT_ONCE && inner.selects_many(filters);
+            return if many { Err(LogError::Cold(first)) } else { inner.count_matching(from, below, filters) };
         }
-        let (mut count, mut at, end) = match self.lock().count_quickly(from, below, filters) {
+        let range = match self.lock().count_quickly(from, below, filters) {
             Ok(count) => return Ok(count),
-            Err((at, end)) => (0, at, end),
+            Err(range) => range,
         };
-        while at < end {
-            // Block by block: others have the lock between two of them.
-            let (more, next) = self.reading(|inner| inner.count_some(at, end, filters))?;
+        // Filter by filter, block by block: others have the lock between two of them.
+        if range.by_subject {
+            let mut subjects = SubjectCount::new(range.from, filters);
+            for filter in filters {
+                subjects.add(&self.lock(), filter);
+                self.yield_to_waiters();
+            }
+            if let Some(count) = subjects.count().filter(|_| self.lock().last + 1 == range.end) {
+                return Ok(count);
+            }
+        }
+        let (mut count, mut at) = (0, range.from);
+        while at < range.end {
+            let (more, next) = self.reading(|inner| inner.count_some(at, range.end, filters))?;
             (count, at) = (count + more, next);
+            self.yield_to_waiters();
         }
         Ok(count)
     }
@@ -168,6 +232,19 @@ impl Inner {
 
     fn all_match(&self, filters: &[Filter]) -> bool {
         filters.is_empty() || filters.iter().any(|filter| self.subjects.all_match(filter))
+    }
+
+    /// Whether filters select so many subjects (but not all) that looking at each takes long.
+    fn selects_many(&self, filters: &[Filter]) -> bool {
+        let mut left = SUBJECTS_AT_ONCE;
+        !self.all_match(filters)
+            && filters.iter().any(|filter| {
+                self.subjects.for_each_match_while(filter, |_, _| {
+                    left = left.saturating_sub(1);
+                    left > 0
+                });
+                left == 0
+            })
     }
 
     /// The hashes of the subjects that filters select, unless there are too many, or all are selected.
@@ -279,19 +356,27 @@ impl Inner {
     }
 
     pub fn count_matching(&mut self, from: u64, below: u64, filters: &[Filter]) -> LogResult<u64> {
-        let (mut count, mut at, end) = match self.count_quickly(from, below, filters) {
+        let range = match self.count_quickly(from, below, filters) {
             Ok(count) => return Ok(count),
-            Err((at, end)) => (0, at, end),
+            Err(range) => range,
         };
-        while at < end {
-            let (more, next) = self.count_some(at, end, filters)?;
+        if range.by_subject {
+            let mut subjects = SubjectCount::new(range.from, filters);
+            filters.iter().for_each(|filter| subjects.add(self, filter));
+            if let Some(count) = subjects.count() {
+                return Ok(count);
+            }
+        }
+        let (mut count, mut at) = (0, range.from);
+        while at < range.end {
+            let (more, next) = self.count_some(at, range.end, filters)?;
             (count, at) = (count + more, next);
         }
         Ok(count)
     }
 
-    /// The count, where no block has to be looked into; else the range that is to be gone through.
-    fn count_quickly(&self, from: u64, below: u64, filters: &[Filter]) -> Result<u64, (u64, u64)> {
+    /// The count, where neither subjects nor blocks have to be looked at; else what is to be gone through.
+    fn count_quickly(&self, from: u64, below: u64, filters: &[Filter]) -> Result<u64, ToCount> {
         let (from, end) = (from.max(self.first()), below.min(self.last + 1));
         if from >= end || self.msgs == 0 {
             return Ok(0);
@@ -300,31 +385,9 @@ impl Inner {
             let upto = |seq: u64| self.blocks.iter().map(|block| block.live_from(seq)).sum::<u64>();
             return Ok(upto(from) - upto(end));
         }
-        let to_the_end = end == self.last + 1;
         // For the last few messages a look at each is quicker than one at each subject.
-        let by_subject = to_the_end && end - from > SUBJECTS_MAX as u64;
-        by_subject.then(|| self.count_by_subject(from, filters)).flatten().ok_or((from, end))
-    }
-
-    /// From what is known of the subjects, unless one has messages on both sides of `from`.
-    fn count_by_subject(&self, from: u64, filters: &[Filter]) -> Option<u64> {
-        let (mut count, mut both_sides) = (0, false);
-        // Overlapping filters select a subject more than once; it counts once.
-        let mut seen: HashSet<Box<[u8]>> = HashSet::new();
-        for filter in filters {
-            self.subjects.for_each_match_while(filter, |subject, state| {
-                if filters.len() > 1 && !seen.insert(subject.into()) {
-                    return true;
-                }
-                if state.first >= from {
-                    count += state.msgs;
-                } else if state.last >= from {
-                    both_sides = true;
-                }
-                !both_sides
-            });
-        }
-        (!both_sides).then_some(count)
+        let by_subject = end == self.last + 1 && end - from > SUBJECTS_MAX as u64;
+        Err(ToCount { from, end, by_subject })
     }
 
     /// Counts up to behind the next block that has to be looked into: the count, and where to go on.

@@ -96,10 +96,10 @@ class StoreReads(StreamStore, ABC):
     @property
     def is_busy(self) -> bool:
         """Another thread works on it: a change, or a look at many messages."""
-        if not self.lock.acquire(blocking=False):
-            return True
-        self.lock.release()
-        return self.log.is_busy()
+        free = self.lock.acquire(blocking=False)
+        if free:
+            self.lock.release()
+        return self.log.is_busy(not free)
 
     @property
     def kernel(self) -> StreamKernel:

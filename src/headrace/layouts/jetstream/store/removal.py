@@ -23,12 +23,22 @@ if TYPE_CHECKING:
     from headrace.layouts.jetstream.store.store import FileStreamStore
 
 _COMPRESSED = b"cmp\x01"
-_AT_ONCE = 65_536
+_AT_ONCE = 4096
+"""So many are removed in one step of a purge."""
+_READ_AT_ONCE = 65_536
 _MSG_ID = b"Nats-Msg-Id"
 
 
 def remove(store: FileStreamStore, positions: Sequence[int]) -> Ticket:
     """Tombstones for all live ones, in one write."""
+    with store.lock:
+        removed = _remove(store, positions)
+        first = min(positions, default=0)
+        mark = store.log.mark if removed.messages else removed.mark
+        return Ticket(store.name, first, max(positions, default=-1) + 1, mark)
+
+
+def _remove(store: FileStreamStore, positions: Sequence[int]) -> Removed:
     with store.lock:
         store.check_writable()
         upkeep.persist_evictions(store)
@@ -36,9 +46,7 @@ def remove(store: FileStreamStore, positions: Sequence[int]) -> Ticket:
         store.dirty = store.dirty or removed.messages > 0
         upkeep.schedule_unlink(store)
         store.notify(-removed.messages, -removed.bytes, removed.first if removed.messages == 1 else 0)
-        first = min(positions, default=0)
-        mark = store.log.mark if removed.messages else removed.mark
-        return Ticket(store.name, first, max(positions, default=-1) + 1, mark)
+        return removed
 
 
 def erase(store: FileStreamStore, seq: int) -> bool:
@@ -140,37 +148,42 @@ def purge(store: FileStreamStore, first_seq: int = 0) -> int:
         return gone
 
 
-def purge_ex(store: FileStreamStore, subject: str, seq: int, keep: int) -> int:
-    """Purge by filter ("" or ">" = all), below `seq` (0 = no bound), keeping the newest `keep`."""
+def purge_ex(store: FileStreamStore, subject: str, seq: int, keep: int, below: int | None = None) -> int:
+    """Purge by filter ("" or ">" = all), below `seq` (0 = no bound), keeping the newest `keep`; of what lies below `below`
+    where that is given. In steps: others may use the store between two of them."""
     if seq > 0 and keep > 0:
         raise BadInput("give a sequence or a number to keep, not both")
+    store.check_writable()
     everything = subject in ("", ">")
-    with store.lock:
-        store.check_writable()
-        if everything and keep == 0:
-            if seq == 1:
-                return 0  # nothing lies below it
-            return purge(store) if seq == 0 else compact(store, seq)
-        matching = store.filtered_state(0, subject)
-        if keep >= matching.msgs > 0 or matching.msgs == 0:
-            return 0
-        doomed: list[int] = []
-        start, wanted = matching.first, matching.msgs - keep
-        while len(doomed) < wanted:
-            batch = store.log.read(
-                start, min(_AT_ONCE, wanted - len(doomed)), 1 << 30, subject or None, seq or None
-            )
-            if not len(batch):
-                break
-            doomed.extend(batch.positions())
-            start = batch.last_position + 1
-        if everything:
-            return compact(store, doomed[-1] + 1) if doomed else 0
-        before = store.log.messages
-        for start in range(0, len(doomed), _AT_ONCE):
-            remove(store, doomed[start : start + _AT_ONCE])
-        store.commit()
-        return before - store.log.messages
+    if everything and keep == 0:
+        if seq == 1:
+            return 0  # nothing lies below it
+        return purge(store) if seq == 0 else compact(store, seq)
+    end = below if below is not None else store.log.last_seq + 1
+    filters = [] if everything else [subject]
+    wanted = store.log.count_matching(1, end, filters) - keep
+    if everything:
+        return compact(store, _sequence_behind(store, wanted)) if wanted > 0 else 0
+    removed, start = 0, 1
+    end = min(end, seq) if seq else end
+    while wanted > 0 and start < end:
+        # What was just read is in memory: it is removed before the next block is read.
+        batch, start = store.log.read_matching(start, min(_AT_ONCE, wanted), 1 << 30, filters, end, 1)
+        if len(batch):
+            gone = _remove(store, batch.positions())
+            removed, wanted = removed + gone.messages, wanted - len(batch)
+        store.log.yield_to_waiters()
+    store.commit()
+    return removed
+
+
+def _sequence_behind(store: FileStreamStore, count: int) -> int:
+    """The sequence behind the first `count` messages."""
+    start, end = 1, store.log.last_seq + 1
+    while count > 0 and start < end:
+        batch, start = store.log.read_matching(start, min(_READ_AT_ONCE, count), 1 << 30, [], end, 1)
+        count -= len(batch)
+    return start
 
 
 def compact(store: FileStreamStore, seq: int) -> int:

@@ -21,6 +21,7 @@ BYTES_PER_SECOND = 8 << 20
 LOG = logging.getLogger("headrace")
 FIRST_AFTER_NS = 60 * 1_000_000_000
 HARMLESS = ("order",)
+MISSING = "missing"
 
 
 class Scrubber:
@@ -45,10 +46,25 @@ class Scrubber:
         number, size = ahead[0].number, ahead[0].file_bytes
         self.position = number
         self._due_ns = now_ns + size * 1_000_000_000 // BYTES_PER_SECOND
-        return self.check(number)
+        # Read without the lock first: nearly always it is sound. Otherwise somebody may just be changing it.
+        return self.check(number) if self._look(number) else []
 
     def check(self, number: int) -> list[Damage]:
         """Read one block from the disk, every hash and boundary; mend it when it is damaged."""
+        store = self._store
+        with store.lock:
+            if all(block.number != number for block in store.log.blocks()):
+                return []  # it went meanwhile
+            found = self._look(number)
+            if found and found[0].kind != MISSING:
+                for damage in found:
+                    LOG.warning(
+                        "%s: %s at byte %d: %s", damage.file, damage.kind, damage.offset, damage.detail
+                    )
+                store.mend(found)
+            return found
+
+    def _look(self, number: int) -> list[Damage]:
         store = self._store
         path = f"{store.msgs_dir}/{number}.blk"
         guard = store.sidecar.guard_path(number)
@@ -56,14 +72,9 @@ class Scrubber:
             known = store.disk.read(guard) if store.disk.entry(guard) is not None else None
             findings = js_check_block(store.disk, path, store.name, number, known)
         except HeadraceError as problem:
-            return [Damage(path, 0, 0, "missing", str(problem))]
-        found = [
+            return [Damage(path, 0, 0, MISSING, str(problem))]
+        return [
             Damage(path, offset, length, kind, detail, first, following)
             for kind, offset, length, first, following, detail in findings
             if kind not in HARMLESS
         ]
-        for damage in found:
-            LOG.warning("%s: %s at byte %d: %s", damage.file, damage.kind, damage.offset, damage.detail)
-        if found:
-            store.mend(found)
-        return found

@@ -468,9 +468,9 @@ class FileStreamStore(StoreReads, StoreState):
         """Remove all messages; first becomes last + 1."""
         return removal.purge(self)
 
-    def purge_ex(self, subject: str, seq: int, keep: int) -> int:
-        """Purge by subject filter, below `seq`, keeping the newest `keep`."""
-        return removal.purge_ex(self, subject, seq, keep)
+    def purge_ex(self, subject: str, seq: int, keep: int, below: int | None = None) -> int:
+        """Purge by subject filter, below `seq`, keeping the newest `keep`; of what lies below `below`."""
+        return removal.purge_ex(self, subject, seq, keep, below)
 
     def compact(self, seq: int) -> int:
         """Remove everything below `seq`; past the end it moves the next sequence to `seq`."""
@@ -573,7 +573,7 @@ class FileStreamStore(StoreReads, StoreState):
         ages = self.config.max_age > 0 and self.expires_itself
         self._seen_by_upkeep, self._upkeep_ns = None if ages else seen, now
         if not self._closed and not self.read_only:
-            self.consumers.tick(now)  # it writes files: nobody who appends should wait for that
+            upkeep.tick_unlocked(self, now)
         with self.lock:
             if not self._closed and not self.read_only:
                 upkeep.tick(self, now)

@@ -207,6 +207,13 @@ def expire(store: FileStreamStore, now_ns: int) -> int:
     return gone
 
 
+def tick_unlocked(store: FileStreamStore, now_ns: int) -> None:
+    """What reads and writes files by itself: nobody who appends should wait for that."""
+    store.consumers.tick(now_ns)
+    if store.type() == "file":
+        store.scrubber.step(now_ns)
+
+
 def tick(store: FileStreamStore, now_ns: int) -> None:
     """One turn of upkeep."""
     if expire(store, now_ns):
@@ -218,7 +225,6 @@ def tick(store: FileStreamStore, now_ns: int) -> None:
     if unsynced and now_ns - store.last_sync_ns >= store.sync_every_ns:
         store.last_sync_ns = now_ns
         store.commit()
-    store.scrubber.step(now_ns)
     few = store.log.state().subjects <= INDEX_SUBJECTS_MAX
     if store.dirty and few and now_ns - store.last_index_ns >= INDEX_EVERY_NS:
         store.last_index_ns = now_ns
