@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::hash::HashKey;
+use crate::large_buffer;
 use crate::subjects::{Filter, Matcher};
 
 /// A piece of the batch's buffer, or null.
@@ -96,6 +97,12 @@ pub struct Batch {
     codec: HeaderCodec,
 }
 
+impl Drop for Batch {
+    fn drop(&mut self) {
+        large_buffer::give_back_shared(&mut self.buffer);
+    }
+}
+
 impl Batch {
     pub fn new(buffer: Arc<Vec<u8>>, entries: Vec<Entry>, codec: HeaderCodec) -> Self {
         let range = 0..entries.len();
@@ -140,7 +147,9 @@ impl Batch {
     pub fn slice(&self, range: Range<usize>) -> Batch {
         let start = (self.range.start + range.start).min(self.range.end);
         let end = (self.range.start + range.end).clamp(start, self.range.end);
-        Batch { range: start..end, ..self.clone() }
+        let mut part = self.clone();
+        part.range = start..end;
+        part
     }
 
     /// The messages whose mask byte is not zero. The mask has one byte per message.

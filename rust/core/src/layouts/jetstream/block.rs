@@ -242,9 +242,7 @@ pub struct Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if let Some(data) = Arc::get_mut(&mut self.data) {
-            large_buffer::give_back(std::mem::take(data));
-        }
+        large_buffer::give_back_shared(&mut self.data);
     }
 }
 
