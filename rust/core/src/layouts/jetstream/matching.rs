@@ -199,8 +199,7 @@ impl BlockLog {
     }
 
     /// Notes what a sealed block holds.
-    pub fn note_subjects(&self, number: u64, data: &[u8]) {
-        let subjects = subjects_of(data);
+    pub fn note_subjects(&self, number: u64, subjects: BlockSubjects) {
         let mut inner = self.lock();
         let writing = inner.writer.as_ref().is_some_and(|writer| writer.number == number);
         if let (false, Ok(index)) = (writing, inner.index_of(number)) {
@@ -211,12 +210,17 @@ impl BlockLog {
 
 /// Every record counts, dead ones too: an upper bound, until the block's live messages say better.
 pub fn subjects_of(data: &[u8]) -> BlockSubjects {
+    BlockSubjects::of(records(data).map(|view| view.subject(data)))
+}
+
+/// The records of a block one after the other, up to the first one that cannot be.
+pub fn records(data: &[u8]) -> impl Iterator<Item = View> {
     let mut at = 0;
-    BlockSubjects::of(std::iter::from_fn(|| {
+    std::iter::from_fn(move || {
         let view = View::parse(data, at).ok()?;
         at = view.end();
-        Some(view.subject(data))
-    }))
+        Some(view)
+    })
 }
 
 impl super::block::Block {

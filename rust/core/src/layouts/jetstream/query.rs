@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::block::{Block, Loaded, TIME_UNKNOWN};
 use super::index_db::{BlockEntry, IndexDb, SubjectEntry};
 use super::log::{BlockLog, Inner, LogResult};
+use super::matching::{BlockSubjects, records};
 use super::record::{SUBJECT, View};
 use super::subject_state::SubjectState;
 use crate::batch::{Batch, Entry, HeaderCodec, Span};
@@ -174,12 +175,13 @@ impl BlockLog {
     pub fn guard_of(&self, number: u64) -> LogResult<Vec<u8>> {
         let inner = self.lock();
         if let Some(writer) = inner.writer.as_ref().filter(|w| w.number == number) {
-            return Ok(encode_guard(&writer.data));
+            return Ok(guard_and_subjects(&writer.data).0);
         }
         drop(inner);
         let loaded = self.reading(|inner| inner.index_of(number).and_then(|index| inner.loaded(index)))?;
-        self.note_subjects(number, &loaded.data);
-        Ok(encode_guard(&loaded.data))
+        let (guard, subjects) = guard_and_subjects(&loaded.data);
+        self.note_subjects(number, subjects);
+        Ok(guard)
     }
 
     /// The checkpoint: `index.db` version 4 of what is in memory.
@@ -252,15 +254,15 @@ fn cover_last(newest: Option<&mut BlockEntry>, last: u64) {
     }
 }
 
-fn encode_guard(data: &[u8]) -> Vec<u8> {
+/// Both in one walk: a block is larger than what the processor keeps at hand.
+fn guard_and_subjects(data: &[u8]) -> (Vec<u8>, BlockSubjects) {
     let mut guard = super::guard::Guard::default();
-    let mut at = 0;
-    while let Ok(view) = View::parse(data, at) {
+    let subjects = BlockSubjects::of(records(data).map(|view| {
         guard.push(&view);
-        at = view.end();
-    }
+        view.subject(data)
+    }));
     let hash_at = guard.covered.saturating_sub(super::record::HASH_SIZE);
-    guard.encode(&data[hash_at..guard.covered])
+    (guard.encode(&data[hash_at..guard.covered]), subjects)
 }
 
 fn covers(block: &Block, sequence: u64) -> bool {
