@@ -227,8 +227,6 @@ class Stream:
         engine = self.engine
         if run is not None:
             engine.exchange.answer(run, self._head, self._tail)
-            if engine.alone:
-                engine.host.send_early()
         if self._republish is not None:
             self._republish.send(self)
         if self.consumers:
