@@ -227,6 +227,9 @@ class Stream:
         engine = self.engine
         if run is not None:
             engine.exchange.answer(run, self._head, self._tail)
+            if engine.alone:
+                # Before consumers are served. Without any it neither pays nor costs (44 us a publish, 43 without).
+                engine.host.send_early()
         if self._republish is not None:
             self._republish.send(self)
         if self.consumers:
